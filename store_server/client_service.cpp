@@ -52,12 +52,10 @@ void StoreServer::Impl::receive_requests(Connection& connection) {
 void StoreServer::Impl::answer(Connection& connection, const Request& request) {
   const std::size_t limit = options.limits.answer_bytes;
   if (connection.unread() > limit && (!send_some(connection) || connection.unread() > limit)) {
-    throw Error{{.code = ErrorCode::protocol,
-                 .attempted = "answering a client of the TCPStore",
-                 .cause = fmt::format("it keeps sending requests with {} bytes of answers unread", connection.unread()),
-                 .native = {},
-                 .ranks = {},
-                 .hint = {}}};
+    throw Error{
+        {.code = ErrorCode::protocol,
+         .attempted = "answering a client of the TCPStore",
+         .cause = fmt::format("it keeps sending requests with {} bytes of answers unread", connection.unread())}};
   }
   keys.apply(connection.fd.get(), request, *this);
   count_unread(connection);

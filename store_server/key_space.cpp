@@ -41,10 +41,7 @@ void put_text(std::string& out, std::string_view text) {
 [[noreturn]] void refuse(Operation operation, std::string cause) {
   throw Error{{.code = ErrorCode::protocol,
                .attempted = fmt::format("answering a TCPStore request ({})", to_string(operation)),
-               .cause = std::move(cause),
-               .native = {},
-               .ranks = {},
-               .hint = {}}};
+               .cause = std::move(cause)}};
 }
 
 /// Like std::stoll, which torch's server uses: leading blanks and anything behind the number are ignored.

@@ -48,13 +48,13 @@ bool is_v4(const std::string& address) { return address.find(':') == std::string
 
 struct Attempt {
   Listeners listeners;
-  std::string in_use;  ///< the address on which the port is not free; empty: success
+  std::string in_use{};  ///< the address on which the port is not free; empty: success
 };
 
 Attempt listen_on_all(const std::vector<std::string>& addresses, std::uint16_t port) {
   // "::" accepts IPv4 clients, too, which an IPv4 socket beside it would collide with
   const bool only_v6 = std::any_of(addresses.begin(), addresses.end(), is_v4);
-  Attempt attempt{.listeners = {.sockets = {}, .port = port}, .in_use = {}};
+  Attempt attempt{.listeners = {.port = port}};
   for (const std::string& address : addresses) {
     base::UniqueFd fd = listen_at(address, attempt.listeners.port, only_v6);
     if (!fd) {
@@ -74,10 +74,7 @@ Listeners listen_in(const std::vector<std::string>& addresses, PortRange range) 
   if (range.first == 0 || range.first > range.last) {
     throw Error{{.code = ErrorCode::invalid_argument,
                  .attempted = attempted,
-                 .cause = fmt::format("'{}-{}' is not a range of ports", range.first, range.last),
-                 .native = {},
-                 .ranks = {},
-                 .hint = {}}};
+                 .cause = fmt::format("'{}-{}' is not a range of ports", range.first, range.last)}};
   }
   const unsigned count = static_cast<unsigned>(range.last) - range.first + 1;
   const unsigned begin = std::random_device{}() % count;
@@ -89,7 +86,6 @@ Listeners listen_in(const std::vector<std::string>& addresses, PortRange range) 
                .attempted = attempted,
                .cause = count == 1 ? "it is in use" : fmt::format("all {} are in use", count),
                .native = base::errno_name(EADDRINUSE),
-               .ranks = {},
                .hint = "choose a wider range, or free one of these ports"}};
 }
 

@@ -11,7 +11,7 @@
 namespace ddp::store_server {
 
 struct Listeners {
-  std::vector<base::UniqueFd> sockets;
+  std::vector<base::UniqueFd> sockets{};
   std::uint16_t port = 0;
 };
 

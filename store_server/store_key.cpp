@@ -55,10 +55,7 @@ StoreKey StoreKey::parse(std::string_view text) {
     throw Error{
         {.code = ErrorCode::invalid_argument,
          .attempted = "reading the secret of the TCPStore server",
-         .cause = fmt::format("it is not {} hexadecimal digits (it has {} characters)", 2 * kBytes, text.size()),
-         .native = {},
-         .ranks = {},
-         .hint = {}}};
+         .cause = fmt::format("it is not {} hexadecimal digits (it has {} characters)", 2 * kBytes, text.size())}};
   }
   return key;
 }

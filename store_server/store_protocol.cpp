@@ -65,11 +65,9 @@ void RequestParser::begin_request(std::uint8_t code) {
     throw Error{{.code = ErrorCode::protocol,
                  .attempted = "reading a TCPStore request",
                  .cause = fmt::format("byte {} cannot begin {} request", code, validated_ ? "a further" : "the first"),
-                 .native = {},
-                 .ranks = {},
                  .hint = "clients must be torch 2.2 or newer"}};
   }
-  request_ = Request{.operation = static_cast<Operation>(code), .texts = {}, .number = 0, .word = 0};
+  request_ = Request{.operation = static_cast<Operation>(code), .number = 0, .word = 0};
   at_ = 1;
   field_ = 0;
   fields_.clear();
@@ -136,10 +134,7 @@ void RequestParser::keep(std::string_view bytes, std::size_t begin, bool continu
 void RequestParser::fail(std::string cause) const {
   throw Error{{.code = ErrorCode::protocol,
                .attempted = fmt::format("reading a TCPStore request ({})", to_string(request_.operation)),
-               .cause = "it " + std::move(cause),
-               .native = {},
-               .ranks = {},
-               .hint = {}}};
+               .cause = "it " + std::move(cause)}};
 }
 
 }  // namespace ddp::store_server

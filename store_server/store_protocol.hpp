@@ -53,7 +53,7 @@ struct Request {
   Operation operation = Operation::validate;
   /// Keys and values in the order sent. SET: key, value. COMPARE_SET: key, expected, desired. MULTI_SET: key, value,
   /// key, value, ... Others: their keys.
-  std::span<const std::string_view> texts;
+  std::span<const std::string_view> texts{};
   std::int64_t number = 0;  ///< ADD: the amount; BARRIER: the number of clients
   std::uint32_t word = 0;   ///< PING: to be sent back
 };

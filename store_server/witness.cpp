@@ -39,12 +39,7 @@ std::string describe(const std::string& address, std::uint16_t port) {
 }
 
 Error failure(ErrorCode code, const std::string& attempted, std::string cause, std::string hint = {}) {
-  return Error{{.code = code,
-                .attempted = attempted,
-                .cause = std::move(cause),
-                .native = {},
-                .ranks = {},
-                .hint = std::move(hint)}};
+  return Error{{.code = code, .attempted = attempted, .cause = std::move(cause), .hint = std::move(hint)}};
 }
 
 void check_numeric(const std::string& address, const std::string& attempted) {

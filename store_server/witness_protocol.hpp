@@ -55,7 +55,7 @@ struct Question {
 
 struct Answer {
   std::uint64_t id = 0;
-  SocketOwner owner;
+  SocketOwner owner{};
 };
 
 /// Whom a message is from, and which.

@@ -173,7 +173,7 @@ class Gathering {
     const ddp::Deadline end = ddp::Deadline::after(limit);
     std::vector<TestedNode> nodes;
     for (int number = 0; number < world_.num_nodes(); ++number) {
-      TestedNode node{.host = {}, .ranks = world_.ranks_on_node(number), .results = {}};
+      TestedNode node{.ranks = world_.ranks_on_node(number)};
       for (const int rank : node.ranks) {
         node.results.push_back(rank == world_.rank() ? own_ : sent ? fetch(rank, end) : std::nullopt);
         if (node.results.back() && node.host.empty()) node.host = node.results.back()->host;
@@ -191,8 +191,7 @@ class Gathering {
     try {
       return decode_rank_result(world_.key_value_store().get(rank, kKey, end));
     } catch (const ddp::Error& error) {
-      complain(fmt::format("rank {}", rank),
-               {.severity = {}, .check = "report", .what = error.what(), .blamed = {rank}});
+      complain(fmt::format("rank {}", rank), {.check = "report", .what = error.what(), .blamed = {rank}});
       return std::nullopt;
     }
   }
@@ -227,7 +226,7 @@ int print_report(const std::vector<NodeVerdict>& verdicts, const ddp::World& wor
 /// @param stage set to the current stage, for messages.
 int test(const Options& options, std::string_view& stage) {
   const ddp::CpuSet given = ddp::Binding::current().cpus;  // World::init may bind
-  ddp::World world = ddp::World::init({.timeout = options.timeout, .launch = {}, .keep_session = true});
+  ddp::World world = ddp::World::init({.timeout = options.timeout, .keep_session = true});
   stage = "report";
   Checks checks{world, given, options.timeout};
   checks.run(options.expect_store);
@@ -277,7 +276,7 @@ int main(int argc, char** argv) {
     ddp::base::write_stderr_line(fmt::format("ddp-selftest: {}", error.what()));
     return 2;
   } catch (const std::exception& error) {
-    complain(name_of_this_rank(), {.severity = {}, .check = std::string(stage), .what = error.what(), .blamed = {}});
+    complain(name_of_this_rank(), {.check = std::string(stage), .what = error.what()});
     return 1;
   }
 }

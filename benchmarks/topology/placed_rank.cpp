@@ -20,7 +20,7 @@ int main(int argc, char** argv) try {
   if (mode == "shared" && !world.placement()) throw std::runtime_error("this rank was not placed");
   if (mode == "each") {
     const auto topology = ddp::Topology::live();
-    const auto placements = ddp::place(topology, {.num_ranks = world.local_world_size(), .allowed = {}, .gpus = {}});
+    const auto placements = ddp::place(topology, {.num_ranks = world.local_world_size()});
     ddp::Binding::from(topology, placements.at(static_cast<std::size_t>(world.local_rank()))).apply();
   }
   std::printf("PLACED %.3f\n", static_cast<double>(since_exec_ns()) / 1e6);

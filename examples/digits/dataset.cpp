@@ -20,8 +20,6 @@ namespace {
   throw ddp::Error{{.code = ddp::ErrorCode::invalid_argument,
                     .attempted = "reading digits from " + name,
                     .cause = fmt::format("line {}: {}", line_number, what),
-                    .native = {},
-                    .ranks = {},
                     .hint = fmt::format("every line needs {} grey values 0..{} and a label 0..{}, separated by commas",
                                         kPixels, kDarkest, kClasses - 1)}};
 }
@@ -34,7 +32,6 @@ namespace {
        .attempted = "reading digits from " + file.string(),
        .cause = std::generic_category().message(number),
        .native = fmt::format("{} ({})", native != nullptr ? native : "errno", number),
-       .ranks = {},
        .hint = "name a file that every node can read with --data; libddp ships examples/digits/digits.csv"}};
 }
 
@@ -107,8 +104,6 @@ Split split_train_test(std::size_t count, std::size_t test_count, std::uint64_t 
     throw ddp::Error{{.code = ddp::ErrorCode::invalid_argument,
                       .attempted = "splitting the digits into training and test samples",
                       .cause = fmt::format("{} of {} samples are wanted for testing", test_count, count),
-                      .native = {},
-                      .ranks = {},
                       .hint = "is the data file complete? The one that libddp ships has 1797 lines"}};
   }
   const std::vector<std::size_t> order = shuffled_order(count, seed, 0);

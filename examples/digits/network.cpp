@@ -17,8 +17,6 @@ namespace {
   throw ddp::Error{{.code = ddp::ErrorCode::invalid_argument,
                     .attempted = std::move(attempted),
                     .cause = std::move(cause),
-                    .native = {},
-                    .ranks = {},
                     .hint = std::move(hint)}};
 }
 
@@ -61,7 +59,7 @@ Network<Scalar>::Network(std::span<const std::size_t> widths, std::uint64_t seed
   for (std::size_t i = 0; i + 1 < widths.size(); ++i) {
     const std::size_t inputs = widths[i];
     const std::size_t outputs = widths[i + 1];
-    layers_.push_back({.inputs = inputs, .outputs = outputs, .result = {}});
+    layers_.push_back({.inputs = inputs, .outputs = outputs});
 
     const double bound = std::sqrt(6.0 / static_cast<double>(inputs + outputs));
     std::vector<Scalar> weight(outputs * inputs);

@@ -55,7 +55,7 @@ class Network {
   struct Layer {
     std::size_t inputs;
     std::size_t outputs;
-    std::vector<Scalar> result;  ///< outputs values per sample; of the last layer: probabilities
+    std::vector<Scalar> result{};  ///< outputs values per sample; of the last layer: probabilities
   };
 
   std::vector<Layer> layers_;

@@ -25,8 +25,6 @@ std::vector<std::span<const std::size_t>> global_batches(std::span<const std::si
     throw ddp::Error{{.code = ddp::ErrorCode::invalid_argument,
                       .attempted = "cutting the samples into batches",
                       .cause = "the batch size is 0",
-                      .native = {},
-                      .ranks = {},
                       .hint = "give a batch size of at least 1"}};
   }
   std::vector<std::span<const std::size_t>> batches;

@@ -12,8 +12,6 @@ std::span<const std::size_t> shard_of(std::span<const std::size_t> batch, int ra
     throw ddp::Error{{.code = ddp::ErrorCode::invalid_argument,
                       .attempted = "choosing a rank's part of a batch",
                       .cause = fmt::format("rank {} is not one of {} ranks", rank, world_size),
-                      .native = {},
-                      .ranks = {},
                       .hint = "use World::rank() and World::world_size()"}};
   }
   const auto ranks = static_cast<std::size_t>(world_size);

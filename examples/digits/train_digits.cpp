@@ -197,8 +197,6 @@ class Trainer {
       throw ddp::Error{{.code = ddp::ErrorCode::invalid_argument,
                         .attempted = fmt::format("training epoch {}", epoch),
                         .cause = fmt::format("the loss is {}", mean_loss),
-                        .native = {},
-                        .ranks = {},
                         .hint = "use a smaller --learning-rate or --momentum"}};
     }
     return {.mean_loss = mean_loss,

@@ -121,9 +121,8 @@ void Attempt::prepare() {
   for (const control::NodeLayout& node : plan_.nodes) shapes.push_back({.host = node.host, .num_ranks = node.nproc});
   const control::NodeLayout& own = plan_.nodes.at(static_cast<std::size_t>(plan_.node_rank));
   places_ = job_.placement->plan(
-      plan_.nodes.size() == 1
-          ? one_host_interface(job_.environment)
-          : topology::SocketInterface{.name = own.socket_interface, .address = {}, .reason = own.socket_reason});
+      plan_.nodes.size() == 1 ? one_host_interface(job_.environment)
+                              : topology::SocketInterface{.name = own.socket_interface, .reason = own.socket_reason});
   std::string store_key;
   if (plan_.serve_store) store_key = serve_store(own.addresses);
   pmix_ = std::make_unique<PmixServer>(job_.scratch, job_.placement->topology_xml());
@@ -148,9 +147,7 @@ void Attempt::prepare() {
                       .epoch = plan_.epoch,
                       .job_console_window_bytes = static_cast<std::size_t>(plan_.console_window_bytes),
                       .stdout_filters = job_.options.logs.stdout_filters,
-                      .stderr_filters = job_.options.logs.stderr_filters,
-                      .filtered_stdout_file = {},
-                      .filtered_stderr_file = {}};
+                      .stderr_filters = job_.options.logs.stderr_filters};
   if (!log_folder_.empty()) {
     pump.filtered_stdout_file = log_folder_ + "/filtered_stdout.log";
     pump.filtered_stderr_file = log_folder_ + "/filtered_stderr.log";
@@ -158,10 +155,10 @@ void Attempt::prepare() {
   logs_ = std::make_shared<LogPump>(std::move(pump));
   traces_ = std::make_unique<TraceGatherer>(
       [logs = logs_, folder = log_folder_, kept = folders.kept()](int local, const TraceGatherer::Add& add) {
-        add({.error_file = {}, .error_content = {}, .stderr_tail = logs->tail(local), .oom = {}});
+        add({.stderr_tail = logs->tail(local)});
         const std::string path = LogFolders::error_file(folder, local);
         if (auto content = read_error_file(path))
-          add({.error_file = kept ? path : "", .error_content = std::move(*content), .stderr_tail = {}, .oom = {}});
+          add({.error_file = kept ? path : "", .error_content = std::move(*content)});
       });
   loop_.watch(traces_->fd(), [this] { send_gathered(); });
   inheritable_ = without_task_identity(job_.environment.variables());

@@ -36,7 +36,7 @@ void Attempt::observe_ranks(Deadline deadline) {
     loop_.watch(observer_->fd(), [this] { send_observed(); });
   } catch (const std::exception& error) {
     observer_.reset();
-    const diagnostics::HostFacts none{.host = job_.host, .ranks = {}, .notes = {error.what()}};
+    const diagnostics::HostFacts none{.host = job_.host, .notes = {error.what()}};
     send(control::RanksObserved{.epoch = plan_.epoch, .facts = diagnostics::encode(none)});
   }
 }

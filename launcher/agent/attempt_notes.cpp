@@ -56,11 +56,11 @@ void Attempt::describe_ranks(const std::string& store_address, int store_port) {
     text += fmt::format("  PMIX_*: {} variables of the node's PMIx server\n", pmix);
   }
   if (job_console_) {
-    send(control::RanksStarted{.epoch = plan_.epoch, .pids = {}, .description = std::move(text)});
+    send(control::RanksStarted{.epoch = plan_.epoch, .description = std::move(text)});
   } else {
     // Anything from the agent means that the job ends.
     base::write_text(STDOUT_FILENO, text, base::kPagePatience, agent_.fd());
-    send(control::RanksStarted{.epoch = plan_.epoch, .pids = {}});
+    send(control::RanksStarted{.epoch = plan_.epoch});
   }
   for (int local = 0; local < ranks_.num_ranks; ++local) report_end(local, {});
 }
@@ -106,8 +106,6 @@ void Attempt::check_ranks_filter() const {
                   {.code = ErrorCode::invalid_argument,
                    .attempted = "choosing the ranks whose output is shown",
                    .cause = what,
-                   .native = {},
-                   .ranks = {},
                    .hint = "name ranks that are there, or leave the filter out"}};
 }
 

@@ -46,8 +46,7 @@ void Attempt::begin_stacks(Deadline deadline) {
     loop_.watch(stacks_->fd(), [this] { send_stacks(); });
   } catch (const std::exception& error) {
     stacks_.reset();
-    send(control::StacksCollected{
-        .epoch = plan_.epoch, .groups = {}, .notes = {{.hosts = {job_.host}, .text = error.what()}}});
+    send(control::StacksCollected{.epoch = plan_.epoch, .notes = {{.hosts = {job_.host}, .text = error.what()}}});
   }
 }
 

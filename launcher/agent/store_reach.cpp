@@ -53,8 +53,6 @@ ReachableStore reach_store(const std::vector<std::string>& addresses, int port, 
                .cause = addresses.empty()
                             ? "its host has no address but loopback"
                             : fmt::format("it serves this node at no address ({})", fmt::join(tried, "; ")),
-               .native = {},
-               .ranks = {},
                .hint = "a firewall between the nodes? Ports above 1024 must be open between them; --local-addr on the "
                        "first node names another address"}};
 }

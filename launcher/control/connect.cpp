@@ -33,20 +33,15 @@ constexpr const char* kAttempted = "connecting to the job's coordinator";
 
 /// Why an address refused: unavailable (it may accept later), protocol or conflict.
 Error refusal(ErrorCode code, std::string cause, std::string hint = {}) {
-  return Error{{.code = code,
-                .attempted = kAttempted,
-                .cause = std::move(cause),
-                .native = {},
-                .ranks = {},
-                .hint = std::move(hint)}};
+  return Error{{.code = code, .attempted = kAttempted, .cause = std::move(cause), .hint = std::move(hint)}};
 }
 
 /// The last result for an address.
 struct Finding {
   std::string address;
-  ErrorCode code;
-  std::string text;
-  std::string hint;
+  ErrorCode code{};
+  std::string text{};
+  std::string hint{};
   int refusals = 0;  // in a row, other than "unavailable"
 };
 
@@ -57,7 +52,7 @@ class Findings {
     auto found = std::find_if(all_.begin(), all_.end(), [&](const Finding& f) { return f.address == address; });
     const bool silent = error.code() == ErrorCode::timeout;
     if (found != all_.end() && silent && cut_short) return;
-    if (found == all_.end()) found = all_.insert(found, {.address = address, .code = {}, .text = {}, .hint = {}});
+    if (found == all_.end()) found = all_.insert(found, {.address = address});
     const bool final = error.code() == ErrorCode::protocol || error.code() == ErrorCode::conflict;
     found->code = final ? error.code() : ErrorCode::unavailable;
     found->refusals = final ? found->refusals + 1 : 0;
@@ -95,8 +90,6 @@ class Findings {
     throw Error{{.code = code,
                  .attempted = kAttempted,
                  .cause = std::move(cause),
-                 .native = {},
-                 .ranks = {},
                  .hint = hint.empty() ? usual_hint(code, port) : std::move(hint)}};
   }
 

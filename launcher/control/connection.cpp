@@ -46,10 +46,7 @@ void require_sendable(std::size_t bytes) {
   if (bytes <= kMaxMessageBytes) return;
   throw Error{{.code = ErrorCode::invalid_argument,
                .attempted = "sending a control message",
-               .cause = fmt::format("it has {} bytes; at most {} can be sent", bytes, kMaxMessageBytes),
-               .native = {},
-               .ranks = {},
-               .hint = {}}};
+               .cause = fmt::format("it has {} bytes; at most {} can be sent", bytes, kMaxMessageBytes)}};
 }
 
 }  // namespace
@@ -73,10 +70,7 @@ std::optional<Bytes> FrameBuffer::next() {
     throw Error{
         {.code = ErrorCode::protocol,
          .attempted = "receiving a control message",
-         .cause = fmt::format("its length is given as {} bytes; at most {} are allowed", length, max_frame_bytes_),
-         .native = {},
-         .ranks = {},
-         .hint = {}}};
+         .cause = fmt::format("its length is given as {} bytes; at most {} are allowed", length, max_frame_bytes_)}};
   }
   if (rest.size() - kHeaderBytes < length) return std::nullopt;
   const auto payload = rest.subspan(kHeaderBytes, length);
@@ -213,10 +207,7 @@ std::optional<Bytes> Connection::join(Bytes piece) {
   if (joined_.size() + piece.size() > kMaxMessageBytes) {
     throw Error{{.code = ErrorCode::protocol,
                  .attempted = "receiving a control message",
-                 .cause = fmt::format("its pieces have more than {} bytes", kMaxMessageBytes),
-                 .native = {},
-                 .ranks = {},
-                 .hint = {}}};
+                 .cause = fmt::format("its pieces have more than {} bytes", kMaxMessageBytes)}};
   }
   joined_.insert(joined_.end(), piece.begin(), piece.end());
   return last ? std::optional{std::exchange(joined_, {})} : std::nullopt;

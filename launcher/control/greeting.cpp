@@ -62,7 +62,7 @@ Announcement parse_announcement(const AnnouncementBytes& bytes) {
   if (method < static_cast<std::uint8_t>(ProofMethod::job_secret) ||
       method > static_cast<std::uint8_t>(ProofMethod::none))
     refuse("reading how to prove who is who", fmt::format("there is no method {}", method));
-  Announcement announcement{.method = static_cast<ProofMethod>(method), .salt = {}};
+  Announcement announcement{.method = static_cast<ProofMethod>(method)};
   std::transform(bytes.begin() + 1, bytes.end(), announcement.salt.begin(), std::to_integer<std::uint8_t>);
   return announcement;
 }

@@ -46,7 +46,6 @@ constexpr int kOptionUidRestriction = 9;
                .attempted = code == ErrorCode::conflict ? "opening a munge credential" : "asking munged who is who",
                .cause = std::move(cause),
                .native = std::move(native),
-               .ranks = {},
                .hint = std::move(hint)}};
 }
 

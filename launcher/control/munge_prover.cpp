@@ -20,8 +20,6 @@ void MungeProver::check(std::span<const std::byte> proof, const Statement& state
   throw Error{{.code = ErrorCode::conflict,
                .attempted = "checking who is at the other end",
                .cause = std::move(cause),
-               .native = {},
-               .ranks = {},
                .hint = hint()}};
 }
 

@@ -14,7 +14,7 @@ class MungeProver : public Prover {
  public:
   explicit MungeProver(Munge munge) : munge_(std::move(munge)) {}
 
-  Announcement announcement() const override { return {.method = ProofMethod::munge, .salt = {}}; }
+  Announcement announcement() const override { return {.method = ProofMethod::munge}; }
   Bytes prove(const Statement& statement) override { return munge_.seal(statement); }
   void check(std::span<const std::byte> proof, const Statement& statement) override;
   bool slow() const override { return true; }

@@ -21,10 +21,10 @@ namespace ddp::launcher::control {
 inline constexpr std::size_t kMaxPending = 512;
 
 struct PendingConnection {
-  base::UniqueFd socket;
-  std::string peer;  ///< "10.1.2.3:40122"
+  base::UniqueFd socket{};
+  std::string peer{};  ///< "10.1.2.3:40122"
   base::ConnectionSource source;
-  Deadline::Clock::time_point since;
+  Deadline::Clock::time_point since{};
   std::uint64_t number = 0;  ///< never used again
   Bytes received = {};       ///< of what is due: a greeting, then a proof with its length
   std::optional<Greeting> theirs = {};

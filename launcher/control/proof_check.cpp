@@ -17,11 +17,11 @@ namespace ddp::launcher::control {
 ProofVerdict judge(Prover& prover, const ProofCheck& check) {
   try {
     prover.check(check.proof, check.theirs);
-    return {.number = check.number, .own_proof = prover.prove(check.ours), .refusal = {}};
+    return {.number = check.number, .own_proof = prover.prove(check.ours)};
   } catch (const Error& error) {
     const std::string native = error.native().empty() ? "" : fmt::format(" [{}]", error.native());
     const std::string hint = error.hint().empty() ? "" : fmt::format("; {}", error.hint());
-    return {.number = check.number, .own_proof = {}, .refusal = error.cause() + native + hint};
+    return {.number = check.number, .refusal = error.cause() + native + hint};
   }
 }
 

@@ -22,8 +22,8 @@ struct ProofCheck {
 
 struct ProofVerdict {
   std::uint64_t number = 0;
-  Bytes own_proof;      ///< where theirs holds
-  std::string refusal;  ///< else why not
+  Bytes own_proof{};      ///< where theirs holds
+  std::string refusal{};  ///< else why not
 };
 
 /// Throws nothing that is an Error.

@@ -10,12 +10,7 @@ namespace ddp::launcher::control {
 
 /// Throws Error(protocol).
 [[noreturn]] inline void refuse(std::string attempted, std::string cause) {
-  throw Error{{.code = ErrorCode::protocol,
-               .attempted = std::move(attempted),
-               .cause = std::move(cause),
-               .native = {},
-               .ranks = {},
-               .hint = {}}};
+  throw Error{{.code = ErrorCode::protocol, .attempted = std::move(attempted), .cause = std::move(cause)}};
 }
 
 }  // namespace ddp::launcher::control

@@ -23,13 +23,11 @@ void SecretProver::check(std::span<const std::byte> proof, const Statement& stat
   throw Error{{.code = ErrorCode::conflict,
                .attempted = "checking who is at the other end",
                .cause = "it does not know the job's " + name_,
-               .native = {},
-               .ranks = {},
                .hint = hint_}};
 }
 
 std::shared_ptr<Prover> job_secret_prover(const Secret& secret) {
-  return std::make_shared<SecretProver>(Announcement{.method = ProofMethod::job_secret, .salt = {}}, secret, "secret",
+  return std::make_shared<SecretProver>(Announcement{.method = ProofMethod::job_secret}, secret, "secret",
                                         "is it another job's port?");
 }
 
@@ -39,8 +37,6 @@ Provers job_secret_provers(const Secret& secret) {
     throw Error{{.code = ErrorCode::conflict,
                  .attempted = "proving that this node belongs to the job",
                  .cause = "the other side does not ask for the job's secret",
-                 .native = {},
-                 .ranks = {},
                  .hint = prover->hint()}};
   };
 }

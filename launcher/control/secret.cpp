@@ -18,7 +18,6 @@ void ensure_sodium() {
                  .attempted = "preparing the job's secret",
                  .cause = "libsodium cannot be initialised",
                  .native = "sodium_init -1",
-                 .ranks = {},
                  .hint = "it needs random numbers from the kernel: getrandom(2) or /dev/urandom"}};
   }
 }
@@ -40,7 +39,6 @@ Secret Secret::from_phrase(const std::string& phrase, const Salt& salt) {
                  .attempted = "stretching DDP_RDZV_SECRET",
                  .cause = fmt::format("there are no {} MiB of memory", crypto_pwhash_MEMLIMIT_INTERACTIVE >> 20U),
                  .native = "crypto_pwhash -1",
-                 .ranks = {},
                  .hint = "raise the limit of memory (ulimit -v) or that of the cgroup"}};
   }
   return secret;
@@ -58,10 +56,7 @@ Secret Secret::from_hex(const std::string& hex) {
     throw Error{{.code = ErrorCode::invalid_argument,
                  .attempted = "reading the job's secret",
                  .cause = fmt::format("it is not {} hexadecimal digits (it has {} characters)",
-                                      2 * secret.bytes_.size(), hex.size()),
-                 .native = {},
-                 .ranks = {},
-                 .hint = {}}};
+                                      2 * secret.bytes_.size(), hex.size())}};
   }
   return secret;
 }

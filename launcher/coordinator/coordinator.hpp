@@ -41,7 +41,7 @@ struct CoordinatorOptions {
   bool terminal_out = false;  ///< agents' standard output ends up on a terminal
   bool terminal_err = false;  ///< the same for standard error
   bool job_console = false;   ///< of several nodes: what their ranks write comes here, see CoordinatorEvents::output
-  PeerLimits peers;
+  PeerLimits peers{};
   std::chrono::milliseconds progress_interval{0};  ///< between two calls of CoordinatorEvents::progress; 0: none
   std::string log_name = "none";                   ///< of the folders of log files
   bool input = false;                              ///< rank 0's standard input comes by send_input()

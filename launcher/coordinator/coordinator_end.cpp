@@ -149,7 +149,7 @@ void Coordinator::conclude() {
     if (!node.settled()) {
       events_.note(fmt::format("the agent on {} (pid {}) has not finished; its processes may still be running",
                                node.layout.host, node.pid));
-      links_.send(node.link, control::Finish{.exit_status = exit_status(), .message = {}});
+      links_.send(node.link, control::Finish{.exit_status = exit_status()});
       links_.drop(node.link);
     }
     if (node.state != NodeState::cleaned) membership_.leave(node.link);
@@ -184,7 +184,7 @@ void Coordinator::finish() {
     phase_end_ = earlier(*phase_end_, end < least ? least : end);
   }
   links_.stop_listening();
-  links_.send_to_all(control::Finish{.exit_status = exit_status(), .message = {}});
+  links_.send_to_all(control::Finish{.exit_status = exit_status()});
 }
 
 void Coordinator::job_timed_out() {

@@ -36,7 +36,7 @@ void Coordinator::handle_still(const AttemptNode& node, const control::RanksStil
 }
 
 void Coordinator::handle_observed(const AttemptNode& node, const control::RanksObserved& message) {
-  diagnostics::HostFacts facts{.host = node.layout.host, .ranks = {}, .notes = {}};
+  diagnostics::HostFacts facts{.host = node.layout.host};
   try {
     facts = diagnostics::decode_host_facts(message.facts);
   } catch (const Error& error) {

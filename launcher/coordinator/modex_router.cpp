@@ -34,8 +34,7 @@ ModexRouter::Outgoing ModexRouter::fence(int from_node, control::Fence contribut
   for (const int rank : contribution.ranks) nodes.insert(node_of(rank));
   if (nodes.contains(-1) || !nodes.contains(from_node)) {
     return {{from_node,
-             control::Fence{
-                 .epoch = epoch_, .ranks = std::move(contribution.ranks), .data = {}, .status = PMIX_ERR_BAD_PARAM}}};
+             control::Fence{.epoch = epoch_, .ranks = std::move(contribution.ranks), .status = PMIX_ERR_BAD_PARAM}}};
   }
   auto& waiting = open_[contribution.ranks];
   waiting[from_node].push_back(std::move(contribution.data));
@@ -65,9 +64,8 @@ ModexRouter::Outgoing ModexRouter::fence(int from_node, control::Fence contribut
 ModexRouter::Outgoing ModexRouter::request(int from_node, control::ModexRequest request) {
   const int owner = node_of(request.rank);
   if (owner < 0) {
-    return {{from_node,
-             control::ModexReply{
-                 .epoch = epoch_, .id = request.id, .to_node = from_node, .status = PMIX_ERR_NOT_FOUND, .data = {}}}};
+    return {{from_node, control::ModexReply{
+                            .epoch = epoch_, .id = request.id, .to_node = from_node, .status = PMIX_ERR_NOT_FOUND}}};
   }
   request.from_node = from_node;
   return {{owner, std::move(request)}};

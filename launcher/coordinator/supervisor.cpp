@@ -33,8 +33,7 @@ bool contains(const std::vector<int>& list, int signal) {
 Supervisor::Supervisor(std::vector<RankName> ranks, SupervisionLimits limits, SignalMeaning signals)
     : limits_(limits), signals_(std::move(signals)), running_(ranks.size()) {
   ranks_.reserve(ranks.size());
-  for (RankName& name : ranks)
-    ranks_.push_back({.name = std::move(name), .ended = false, .stop = {}, .succeeded = {}, .failure = {}});
+  for (RankName& name : ranks) ranks_.push_back({.name = std::move(name), .ended = false});
 }
 
 void Supervisor::rank_started(int rank, pid_t pid) {
@@ -59,10 +58,8 @@ SignalOrders Supervisor::rank_ended(int rank, const RankEnd& end, RankTraces tra
     if (end.success()) {
       ended.succeeded = Moment{.steady = now.steady, .wall = end.time};
     } else {
-      note_failure(
-          ended,
-          {.name = ended.name, .end = end, .abort = {}, .time = end.time, .traces = within_budget(std::move(traces))},
-          now);
+      note_failure(ended,
+                   {.name = ended.name, .end = end, .time = end.time, .traces = within_budget(std::move(traces))}, now);
     }
   } else if (phase_ >= Phase::killing && end.by_signal && end.code == SIGKILL) {
     ++outcome_.killed;
@@ -78,7 +75,7 @@ SignalOrders Supervisor::rank_aborted(int rank, AbortCall call, Moment now) {
   if (RankFailure* known = failure_of(caller)) {
     known->abort = std::move(call);
   } else {
-    note_failure(caller, {.name = caller.name, .end = {}, .abort = std::move(call), .time = now.wall}, now);
+    note_failure(caller, {.name = caller.name, .abort = std::move(call), .time = now.wall}, now);
   }
   // No grace: the rank asked for the end of the job.
   return terminate(SIGTERM, now);

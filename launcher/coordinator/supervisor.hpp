@@ -113,9 +113,9 @@ class Supervisor {
   struct Rank {
     RankName name;
     bool ended = false;
-    std::optional<Stop> stop;
-    std::optional<Moment> succeeded;     ///< when it ended with exit code 0 while the job went well
-    std::optional<std::size_t> failure;  ///< in the outcome
+    std::optional<Stop> stop{};
+    std::optional<Moment> succeeded{};     ///< when it ended with exit code 0 while the job went well
+    std::optional<std::size_t> failure{};  ///< in the outcome
   };
 
   Rank& at(int rank) { return ranks_.at(static_cast<std::size_t>(rank)); }

@@ -73,12 +73,7 @@ bool begins_with_any(std::string_view name, std::span<const std::string_view> pr
 }
 
 [[noreturn]] void refuse(ErrorCode code, std::string cause, std::string hint = {}) {
-  throw Error{{.code = code,
-               .attempted = kReading,
-               .cause = std::move(cause),
-               .native = {},
-               .ranks = {},
-               .hint = std::move(hint)}};
+  throw Error{{.code = code, .attempted = kReading, .cause = std::move(cause), .hint = std::move(hint)}};
 }
 
 template <class Number>

@@ -19,14 +19,14 @@ namespace ddp::launcher {
 inline constexpr const char* kAgentWord = "--agent-from-stdin";
 
 struct AgentSettings {
-  std::string point;                   ///< RendezvousPoint::encode()
-  int node = 0;                        ///< place in the host list
-  int ranks = 0;                       ///< 0: as the arguments say
-  bool here = false;                   ///< on the frontend's host
-  mode_t file_mask = 022;              ///< umask(2)
-  std::string directory;               ///< to work in
-  std::vector<std::string> arguments;  ///< of the frontend
-  EnvironmentMap environment;          ///< without what belongs to the frontend's host
+  std::string point;                     ///< RendezvousPoint::encode()
+  int node = 0;                          ///< place in the host list
+  int ranks = 0;                         ///< 0: as the arguments say
+  bool here = false;                     ///< on the frontend's host
+  mode_t file_mask = 022;                ///< umask(2)
+  std::string directory;                 ///< to work in
+  std::vector<std::string> arguments{};  ///< of the frontend
+  EnvironmentMap environment;            ///< without what belongs to the frontend's host
 
   /// A line with @p version and the length of the rest, then fields that end in a NUL each.
   std::string encode(std::string_view version) const;

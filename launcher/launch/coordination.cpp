@@ -39,7 +39,6 @@ CoordinatorOptions coordinator_options(const LaunchOptions& options, const RoleD
           .terminal_out = frontend && ::isatty(STDOUT_FILENO) == 1,
           .terminal_err = frontend && ::isatty(STDERR_FILENO) == 1,
           .job_console = !endpoint && role.nodes.max > 1,
-          .peers = {},
           .log_name = log_name(options, environment)};
 }
 

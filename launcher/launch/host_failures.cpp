@@ -26,13 +26,13 @@ std::string describe(std::span<const HostFailure> failures) {
   struct Group {
     std::string kind;
     const HostFailure* first;
-    std::vector<std::string> hosts;
+    std::vector<std::string> hosts{};
   };
   std::vector<Group> groups;
   for (const HostFailure& failure : failures) {
     const std::string kind = kind_of(failure);
     auto group = std::find_if(groups.begin(), groups.end(), [&](const Group& each) { return each.kind == kind; });
-    if (group == groups.end()) group = groups.insert(groups.end(), {.kind = kind, .first = &failure, .hosts = {}});
+    if (group == groups.end()) group = groups.insert(groups.end(), {.kind = kind, .first = &failure});
     group->hosts.push_back(failure.host);
   }
   std::string text = "starting ddprun ";

@@ -56,7 +56,6 @@ CoordinatorEvents JobReporter::events(const base::Environment& environment) {
                 if (event_log_) event_log_->node_joined(joined, wanted);
                 if (wanted > 1) status_.show(fmt::format("ddprun: {} of {} nodes have joined", joined, wanted));
               },
-          .before_attempt = {},
           .started =
               [this](int started, int world_size, int num_nodes) {
                 if (started < world_size) {
@@ -69,7 +68,6 @@ CoordinatorEvents JobReporter::events(const base::Environment& environment) {
                 if (until_started_ == std::chrono::milliseconds{0}) until_started_ = since(steady_start_);
               },
           .described = [this](const std::string& text) { description_ += text; },
-          .output = {},
           .progress =
               [this](int node, std::size_t nodes, const control::Progress& message) {
                 const auto facts = progress_.add(node, nodes, message.epoch, message.ranks);

@@ -29,8 +29,6 @@ constexpr std::size_t kDigits = 64;
   throw Error{{.code = ErrorCode::conflict,
                .attempted = fmt::format("reading the key file '{}'", path),
                .cause = std::move(cause),
-               .native = {},
-               .ranks = {},
                .hint = std::move(hint)}};
 }
 
@@ -110,10 +108,7 @@ std::string key_file_path(const base::Environment& environment) {
   if (!home.empty()) return home + "/.config/libddp/rendezvous.key";
   throw Error{{.code = ErrorCode::unavailable,
                .attempted = "looking for the user's key file",
-               .cause = "this user has no home folder, and HOME is not set",
-               .native = {},
-               .ranks = {},
-               .hint = {}}};
+               .cause = "this user has no home folder, and HOME is not set"}};
 }
 
 control::Secret read_key_file(const std::string& path) {

@@ -19,8 +19,6 @@ namespace {
                   {.code = ErrorCode::invalid_argument,
                    .attempted = "finding the nodes of the job",
                    .cause = std::move(cause),
-                   .native = {},
-                   .ranks = {},
                    .hint = std::move(hint)}};
 }
 

@@ -20,8 +20,8 @@ enum class LaunchRole {
 
 struct RoleDecision {
   LaunchRole role = LaunchRole::alone;
-  std::string reason;  ///< one sentence
-  NodeRange nodes;     ///< how many agents the job has
+  std::string reason{};  ///< one sentence
+  NodeRange nodes;       ///< how many agents the job has
   /// Of a frontend: how many of them are on nodes of each component of the allocation, of which only heterogeneous
   /// ones have several.
   std::vector<int> components = {};

@@ -45,13 +45,13 @@ NodeOrder order_of_nodes(const base::Environment& environment) {
   const auto allocated = environment.raw("SLURM_JOB_NODELIST");
   if (path.empty() || !allocated || environment.number("SLURM_HET_SIZE").value_or(1) > 1) return {};
   const auto unused = [&](const std::string& why) {
-    return NodeOrder{.nodes = {}, .remark = fmt::format("SLURM_HOSTFILE={} is not used: {}", path, why)};
+    return NodeOrder{.remark = fmt::format("SLURM_HOSTFILE={} is not used: {}", path, why)};
   };
   std::ifstream file{path};
   if (!file) return unused("it cannot be read");
   try {
     const std::vector<std::string> job = topology::expand_hostlist(*allocated);
-    NodeOrder order{.nodes = listed_nodes(file), .remark = {}};
+    NodeOrder order{.nodes = listed_nodes(file)};
     if (order.nodes.empty()) return {};
     for (const std::string& name : order.nodes) {
       if (std::find(job.begin(), job.end(), name) == job.end())

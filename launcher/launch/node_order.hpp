@@ -9,8 +9,8 @@
 namespace ddp::launcher {
 
 struct NodeOrder {
-  std::vector<std::string> nodes;  ///< all of the job's, each once; empty: Slurm's own order
-  std::string remark;              ///< why SLURM_HOSTFILE is not used; else empty
+  std::vector<std::string> nodes{};  ///< all of the job's, each once; empty: Slurm's own order
+  std::string remark{};              ///< why SLURM_HOSTFILE is not used; else empty
 };
 
 /// The nodes of the file that SLURM_HOSTFILE names, in its order, which may name one for each of its ranks; then the

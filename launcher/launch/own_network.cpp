@@ -111,8 +111,6 @@ std::vector<std::string> resolve_local_addr(const std::string& local_addr) {
     throw Error{{.code = ErrorCode::invalid_argument,
                  .attempted = "reading --local-addr",
                  .cause = fmt::format("the host name '{}' cannot be resolved", local_addr),
-                 .native = {},
-                 .ranks = {},
                  .hint = "check the name, or give an IP address of this host"}};
   }
   return addresses;

@@ -32,8 +32,6 @@ constexpr std::uint16_t kDynamicPort = 29400;
   throw Error{{.code = ErrorCode::invalid_argument,
                .attempted = fmt::format("reading {}", kAgentVariable),
                .cause = cause,
-               .native = {},
-               .ranks = {},
                .hint = "ddprun sets it for the agents that it starts; unset it elsewhere"}};
 }
 
@@ -64,8 +62,6 @@ std::vector<std::string> addresses_to_lead_at(const std::string& host, bool told
   throw Error{{.code = ErrorCode::invalid_argument,
                .attempted = "listening for the job's other nodes",
                .cause = fmt::format("{}, node 0, has no address '{}'", base::host_name(), host),
-               .native = {},
-               .ranks = {},
                .hint = "give a name or an address of node 0 as --master-addr or --rdzv-endpoint; where a gateway "
                        "translates it, add --rdzv-conf is_host=1 on node 0"}};
 }
@@ -88,8 +84,7 @@ RendezvousPoint RendezvousPoint::decode(const std::string& text) {
   const auto second = text.find(';', first == std::string::npos ? first : first + 1);
   if (second == std::string::npos) reject_point("it does not have three parts");
   const auto third = std::min(text.find(';', second + 1), text.size());
-  RendezvousPoint point{.addresses = {},
-                        .port = 0,
+  RendezvousPoint point{.port = 0,
                         .secret = control::Secret::from_hex(text.substr(second + 1, third - second - 1)),
                         .host = third < text.size() ? text.substr(third + 1) : std::string()};
   const std::string list = text.substr(0, first);
@@ -137,7 +132,6 @@ control::Connection Rendezvous::connect(const std::string& remark) const {
 
 FrontendRendezvous meet_as_frontend(const std::vector<std::string>& addresses) {
   FrontendRendezvous rendezvous{
-      .listener = {},
       .point = {.addresses = addresses, .port = 0, .secret = control::Secret::random(), .host = base::host_name()}};
   rendezvous.listener =
       std::make_unique<control::Listener>(addresses, 0, control::job_secret_prover(rendezvous.point.secret));
@@ -147,14 +141,12 @@ FrontendRendezvous meet_as_frontend(const std::vector<std::string>& addresses) {
 
 Rendezvous meet_as_frontend_agent(const base::Environment& environment, Deadline deadline) {
   RendezvousPoint point = RendezvousPoint::decode(environment.raw(kAgentVariable).value_or(""));
-  return {.listener = {},
-          .addresses = std::move(point.addresses),
+  return {.addresses = std::move(point.addresses),
           .port = point.port,
           .provers = control::job_secret_provers(point.secret),
           .order = place_of_agent(environment),
           .host = std::move(point.host),
-          .deadline = deadline,
-          .port_taken = {}};
+          .deadline = deadline};
 }
 
 Rendezvous meet_at_endpoint(const LaunchOptions& options, const base::Environment& environment,
@@ -172,13 +164,11 @@ Rendezvous meet_at_endpoint(const LaunchOptions& options, const base::Environmen
   const int node_rank = wanted.node_rank.value_or(0);
   const Deadline deadline{began + (fixed ? wanted.static_timeout : std::min(wanted.read_timeout, wanted.join_timeout))};
   const auto proof = std::make_shared<RendezvousProof>(environment, wanted.insecure, base::host_name());
-  Rendezvous rendezvous{.listener = {},
-                        .addresses = {host},
+  Rendezvous rendezvous{.addresses = {host},
                         .port = port,
                         .provers = [proof](const control::Announcement& asked) { return proof->follower(asked); },
                         .order = fixed ? node_rank : -1,
-                        .deadline = deadline,
-                        .port_taken = {}};
+                        .deadline = deadline};
   const bool must_lead = wanted.is_host.value_or(fixed && node_rank == 0);
   const bool may_lead = !wanted.is_host && !fixed && is_own_name(host, deadline);
   if (!must_lead && !may_lead) return rendezvous;

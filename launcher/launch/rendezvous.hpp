@@ -18,7 +18,7 @@ namespace ddp::launcher {
 
 /// Where the coordinator is.
 struct RendezvousPoint {
-  std::vector<std::string> addresses;  ///< numeric or names, best first
+  std::vector<std::string> addresses{};  ///< numeric or names, best first
   std::uint16_t port = 0;
   control::Secret secret;
   std::string host{};  ///< the coordinator's, for messages; empty: not known
@@ -31,15 +31,15 @@ struct RendezvousPoint {
 
 /// One process's side: it either leads, and agents connect to the listener, or connects.
 struct Rendezvous {
-  std::unique_ptr<control::Listener> listener;  ///< set where the coordinator runs
-  std::vector<std::string> addresses;           ///< of the coordinator
+  std::unique_ptr<control::Listener> listener{};  ///< set where the coordinator runs
+  std::vector<std::string> addresses{};           ///< of the coordinator
   std::uint16_t port = 0;
-  control::Provers provers;  ///< for connect()
-  std::int64_t order = -1;   ///< for control::Hello
-  std::string host{};        ///< as RendezvousPoint's
-  Deadline deadline;         ///< to reach the coordinator
+  control::Provers provers{};  ///< for connect()
+  std::int64_t order = -1;     ///< for control::Hello
+  std::string host{};          ///< as RendezvousPoint's
+  Deadline deadline;           ///< to reach the coordinator
   /// Of this process where it should lead, but the port is taken; else empty.
-  std::string port_taken;
+  std::string port_taken{};
 
   /// As an agent; says what it waits for where that takes long. Throws like control::connect().
   /// @param remark on why the coordinator is perhaps not reached; may be empty
@@ -48,7 +48,7 @@ struct Rendezvous {
 
 /// For a frontend, which leads: it gives its agents the point.
 struct FrontendRendezvous {
-  std::unique_ptr<control::Listener> listener;
+  std::unique_ptr<control::Listener> listener{};
   RendezvousPoint point;
 };
 /// @param addresses of this host: where it listens, and what the agents are told

@@ -23,12 +23,7 @@ std::string with_native(const Error& error) {
 }
 
 [[noreturn]] void refuse(ErrorCode code, std::string cause, std::string hint) {
-  throw Error{{.code = code,
-               .attempted = kAttempted,
-               .cause = std::move(cause),
-               .native = {},
-               .ranks = {},
-               .hint = std::move(hint)}};
+  throw Error{{.code = code, .attempted = kAttempted, .cause = std::move(cause), .hint = std::move(hint)}};
 }
 
 }  // namespace
@@ -127,13 +122,12 @@ std::shared_ptr<control::Prover> RendezvousProof::munge() {
 std::shared_ptr<control::Prover> RendezvousProof::key_file() {
   const std::string path = key_file_path(environment_);
   return std::make_shared<control::SecretProver>(
-      Announcement{.method = ProofMethod::key_file, .salt = {}}, read_key_file(path),
-      fmt::format("key file '{}'", path),
+      Announcement{.method = ProofMethod::key_file}, read_key_file(path), fmt::format("key file '{}'", path),
       fmt::format("all nodes need the same key file: share the home folder, or copy it; or set {}", kPhrase));
 }
 
 std::shared_ptr<control::Prover> RendezvousProof::none() {
-  return std::make_shared<control::SecretProver>(Announcement{.method = ProofMethod::none, .salt = {}},
+  return std::make_shared<control::SecretProver>(Announcement{.method = ProofMethod::none},
                                                  control::Secret::from_hex(std::string(64, '0')), "version", "");
 }
 

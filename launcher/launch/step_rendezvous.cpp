@@ -90,13 +90,7 @@ std::string read_all(int fd, Deadline deadline) {
 Rendezvous meet_in_step(const base::Environment& environment, const std::vector<std::string>& addresses,
                         Deadline deadline) {
   const std::string attempted = "meeting the other agents of this Slurm step";
-  Rendezvous rendezvous{.listener = {},
-                        .addresses = {},
-                        .port = 0,
-                        .provers = {},
-                        .order = environment.number("SLURM_PROCID").value_or(-1),
-                        .deadline = deadline,
-                        .port_taken = {}};
+  Rendezvous rendezvous{.port = 0, .order = environment.number("SLURM_PROCID").value_or(-1), .deadline = deadline};
   RendezvousPoint point{
       .addresses = addresses, .port = 0, .secret = control::Secret::random(), .host = base::host_name()};
   const bool leads = environment.number("SLURM_PROCID").value_or(-1) == 0;
@@ -132,8 +126,6 @@ Rendezvous meet_in_step(const base::Environment& environment, const std::vector<
   throw Error{{.code = ErrorCode::unavailable,
                .attempted = attempted,
                .cause = told.empty() ? "Slurm's PMI did not answer" : told.substr(1),
-               .native = {},
-               .ranks = {},
                .hint = "call ddprun without srun: it starts its agents itself"}};
 }
 

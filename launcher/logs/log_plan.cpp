@@ -42,8 +42,6 @@ void make_folder(const std::string& path) {
     throw Error{{.code = ErrorCode::invalid_argument,
                  .attempted = fmt::format("making the log folder '{}'", path),
                  .cause = fmt::format("it is there and belongs to user {}", found.st_uid),
-                 .native = {},
-                 .ranks = {},
                  .hint = "set --log-dir to a folder that only you may write to"}};
   }
   throw base::system_error(fmt::format("making the log folder '{}'", path), error,
@@ -72,8 +70,6 @@ LogFolders::LogFolders(const LogOptions& options, const std::string& scratch, co
     throw Error{{.code = ErrorCode::invalid_argument,
                  .attempted = "reading --log-dir",
                  .cause = fmt::format("'{}' is a file", *options.directory),
-                 .native = {},
-                 .ranks = {},
                  .hint = "give a folder, or /dev/null for no log files"}};
   }
   make_private_folders(base);

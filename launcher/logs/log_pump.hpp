@@ -23,7 +23,7 @@ struct StreamRoute {
   int local_rank = 0;
   std::string role;
   Stream stream = Stream::out;
-  std::string file;            ///< path, made with its folders; empty: none
+  std::string file{};          ///< path, made with its folders; empty: none
   bool console = false;        ///< ddprun's own stream of the same kind
   bool prefixed = false;       ///< console lines carry the prefix, or are JSON
   bool filtered_file = false;  ///< lines that contain a filter's text also go to the attempt's filtered_*.log
@@ -44,7 +44,7 @@ struct LogPumpOptions {
   int epoch = 0;                             ///< for its messages
   std::size_t job_console_window_bytes = 0;  ///< see control::PrepareAttempt
   std::vector<std::string> stdout_filters, stderr_filters;
-  std::string filtered_stdout_file, filtered_stderr_file;  ///< paths
+  std::string filtered_stdout_file{}, filtered_stderr_file{};  ///< paths
 };
 
 /// One thread that reads the workers' pipes. Lines are written whole and never lost; unprefixed console streams are

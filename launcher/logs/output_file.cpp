@@ -43,8 +43,6 @@ OutputFile OutputFile::create(const std::string& path, Complaint complaint, std:
                  .cause = !S_ISREG(found.st_mode) ? "it is there and no file"
                           : found.st_nlink > 1    ? "it is there and has another name"
                                                   : fmt::format("it is there and belongs to user {}", found.st_uid),
-                 .native = {},
-                 .ranks = {},
                  .hint = "set --log-dir to a folder that only you may write to"}};
   }
   if (!device && ::ftruncate(fd.get(), 0) != 0) throw base::system_error(attempted, errno);

@@ -19,7 +19,6 @@ void PumpCore::make_consoles() {
   const auto make = [&](int fd, const char* name) {
     consoles_.push_back(
         {.sink = std::make_unique<ConsoleSink>(fd, name, [this](const std::string& line) { complain(line); }),
-         .paused = {},
          .watched = std::nullopt});
     return consoles_.back().sink.get();
   };
@@ -36,7 +35,7 @@ void PumpCore::make_job_consoles() {
     auto remote = std::make_unique<RemoteConsole>(*options_.job_console, options_.epoch, error,
                                                   options_.job_console_window_bytes, name, std::move(own));
     job_consoles_.push_back(remote.get());
-    consoles_.push_back({.sink = std::move(remote), .paused = {}, .watched = std::nullopt});
+    consoles_.push_back({.sink = std::move(remote), .watched = std::nullopt});
     return consoles_.back().sink.get();
   };
   out_ = make(false, options_.console_out, kOutName);

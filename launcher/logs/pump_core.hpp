@@ -39,8 +39,8 @@ class PumpCore {
  private:
   struct Outlet {
     std::unique_ptr<Console> sink;
-    std::vector<std::size_t> paused;  ///< streams that wait for it
-    std::optional<int> watched;       ///< its descriptor in epoll
+    std::vector<std::size_t> paused{};  ///< streams that wait for it
+    std::optional<int> watched;         ///< its descriptor in epoll
   };
   struct Entry {
     std::unique_ptr<LogStream> stream;

@@ -29,7 +29,7 @@ bool RemoteConsole::dropped(std::size_t bytes) {
 /// A piece at the end of the last batch that is not sent yet. @p mergeable: the last one, if it is @p owner's, too
 control::ConsolePiece& RemoteConsole::add(const void* owner, std::size_t bytes, bool mergeable) {
   if (unsent_.empty() || unsent_.back().bytes >= kBatchBytes)
-    unsent_.push_back({.output = {.epoch = epoch_, .error = error_, .pieces = {}}, .bytes = 0});
+    unsent_.push_back({.output = {.epoch = epoch_, .error = error_}, .bytes = 0});
   Batch& batch = unsent_.back();
   batch.bytes += bytes;
   unsent_bytes_ += bytes;

@@ -24,20 +24,18 @@ namespace {
                   {.code = ErrorCode::invalid_argument,
                    .attempted = "reading the command line",
                    .cause = printable(cause),
-                   .native = {},
-                   .ranks = {},
                    .hint = printable(hint)}};
 }
 
 /// "--nproc_per_node=4" is the word "--nproc-per-node" with the value "4".
 struct TypedOption {
   std::string name;
-  std::optional<std::string> value;
+  std::optional<std::string> value{};
 };
 
 TypedOption take_apart(const std::string& word) {
   const auto equals = word.find('=');
-  TypedOption typed{.name = word.substr(0, equals), .value = {}};
+  TypedOption typed{.name = word.substr(0, equals)};
   if (equals != std::string::npos) typed.value = word.substr(equals + 1);
   std::replace(typed.name.begin(), typed.name.end(), '_', '-');
   return typed;

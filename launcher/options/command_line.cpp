@@ -77,8 +77,6 @@ std::variant<LaunchOptions, Information> parse_command_line(std::span<const std:
                     {.code = ErrorCode::invalid_argument,
                      .attempted = "reading the command line",
                      .cause = "no program to run",
-                     .native = {},
-                     .ranks = {},
                      .hint = fmt::format("write it after the options: {}", program_text().usage)}};
   }
   draft.options.command = std::move(split.command);

@@ -25,7 +25,7 @@ constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
 
 struct Count {
   std::string_view host;
-  std::string_view number;
+  std::string_view number{};
   bool given = false;
 };
 
@@ -43,7 +43,7 @@ Count split_count(const std::string& source, std::string_view word) {
     if (colon != std::string_view::npos && word.find(':', colon + 1) != std::string_view::npos)
       reject_value(source, word, "has more than one colon", "an IPv6 address needs brackets: [fd00::7]:2");
   }
-  if (colon == std::string_view::npos) return {.host = word, .number = {}, .given = false};
+  if (colon == std::string_view::npos) return {.host = word, .given = false};
   return {.host = word.substr(0, colon), .number = word.substr(colon + 1), .given = true};
 }
 

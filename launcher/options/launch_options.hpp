@@ -83,7 +83,7 @@ inline bool has_err(Streams streams) { return (static_cast<int>(streams) & 2) !=
 /// -r or -t: one value for all local ranks, or one for some.
 struct StreamSelection {
   Streams all = Streams::none;
-  std::map<int, Streams> by_local_rank;  ///< wins over `all`, which is none when this is not empty
+  std::map<int, Streams> by_local_rank{};  ///< wins over `all`, which is none when this is not empty
   Streams of(int local_rank) const {
     const auto found = by_local_rank.find(local_rank);
     return found != by_local_rank.end() ? found->second : all;

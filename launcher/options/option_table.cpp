@@ -159,7 +159,6 @@ void OptionTable::parse(std::vector<std::string> options) {
                      .attempted = "reading the command line",
                      .cause = error.what(),
                      .native = error.get_name(),
-                     .ranks = {},
                      .hint = "'ddprun --help' lists the options"}};
   }
 }

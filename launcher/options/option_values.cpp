@@ -61,8 +61,6 @@ void reject_value(const std::string& option, std::string_view text, std::string_
                   {.code = ErrorCode::invalid_argument,
                    .attempted = fmt::format("reading {}", option),
                    .cause = fmt::format("'{}' {}", printable(text), why),
-                   .native = {},
-                   .ranks = {},
                    .hint = std::move(allowed)}};
 }
 
@@ -71,8 +69,6 @@ void reject_combination(std::string cause, std::string hint) {
                   {.code = ErrorCode::conflict,
                    .attempted = "reading the command line",
                    .cause = std::move(cause),
-                   .native = {},
-                   .ranks = {},
                    .hint = std::move(hint)}};
 }
 

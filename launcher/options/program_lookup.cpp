@@ -46,7 +46,6 @@ std::string hint_for_name(const std::string& name) {
                    .attempted = fmt::format("looking for the program '{}'", printable(name)),
                    .cause = std::move(cause),
                    .native = base::errno_name(number),
-                   .ranks = {},
                    .hint = std::move(hint)}};
 }
 
@@ -62,7 +61,6 @@ std::string hint_for_name(const std::string& name) {
                    .cause = number == EISDIR ? "it is a folder"
                                              : fmt::format("it cannot be executed: {}", base::errno_text(number)),
                    .native = base::errno_name(number),
-                   .ranks = {},
                    .hint = std::move(hint)}};
 }
 

@@ -115,7 +115,7 @@ Endpoint parse_endpoint(const std::string& option, const std::string& text) {
     const std::string_view host = whole.substr(1, end - 1);
     const std::string_view rest = whole.substr(end + 1);
     if (!is_ipv6_like(host)) refuse("has no IPv6 address in its brackets");
-    if (rest.empty()) return {.host = std::string(host), .port = {}};
+    if (rest.empty()) return {.host = std::string(host)};
     if (rest.front() != ':') refuse("has no colon after the bracket");
     return {.host = std::string(host), .port = parse_endpoint_port(option, text, rest.substr(1))};
   }
@@ -125,7 +125,7 @@ Endpoint parse_endpoint(const std::string& option, const std::string& text) {
     refuse("has more than one colon: an IPv6 address needs brackets");
   const std::string_view host = whole.substr(0, colon);
   if (!is_host_name(host)) refuse("does not begin with a host name or address");
-  if (colon == std::string_view::npos) return {.host = std::string(host), .port = {}};
+  if (colon == std::string_view::npos) return {.host = std::string(host)};
   return {.host = std::string(host), .port = parse_endpoint_port(option, text, whole.substr(colon + 1))};
 }
 

@@ -12,7 +12,7 @@ namespace ddp::launcher {
 
 struct Endpoint {
   std::string host;  ///< without brackets
-  std::optional<std::uint16_t> port;
+  std::optional<std::uint16_t> port{};
 };
 
 /// "host", "host:port", "[IPv6]" or "[IPv6]:port"; port 0 stands for any free one. Throws ExitError(kExitUsage) that

@@ -55,8 +55,6 @@ std::string find_interpreter(const base::Environment& environment) {
                   {.code = ErrorCode::not_found,
                    .attempted = "looking for the Python interpreter",
                    .cause = "no folder of PATH has python3 or python",
-                   .native = {},
-                   .ranks = {},
                    .hint = "load Python's environment, or set PYTHON_EXEC; --no-python executes PROGRAM itself"}};
 }
 
@@ -66,7 +64,6 @@ std::string find_interpreter(const base::Environment& environment) {
                    .attempted = fmt::format("checking the program '{}'", name),
                    .cause = std::move(cause),
                    .native = number == 0 ? std::string{} : base::errno_name(number),
-                   .ranks = {},
                    .hint = std::move(hint)}};
 }
 
@@ -156,8 +153,7 @@ std::string display_name(const std::vector<std::string>& command) {
 
 WorkerCommand with_interpreter(const LaunchOptions& options, const base::Environment& environment,
                                std::vector<std::string> interpreter_options) {
-  WorkerCommand worker{
-      .path = find_interpreter(environment), .arguments = {}, .display = options.command.front(), .python = true};
+  WorkerCommand worker{.path = find_interpreter(environment), .display = options.command.front(), .python = true};
   const bool chosen = !environment.raw("PYTHON_EXEC").value_or("").empty();
   worker.interpreter = interpreter_text(worker.path, chosen ? "from PYTHON_EXEC" : "from PATH", environment);
   worker.arguments.push_back(worker.path);

@@ -10,11 +10,11 @@
 namespace ddp::launcher {
 
 struct WorkerCommand {
-  std::string path;                    ///< file to execute
-  std::vector<std::string> arguments;  ///< argv, with ${local_rank} not yet replaced
-  std::string display;                 ///< "train.py": for reports
-  bool python = false;                 ///< an interpreter runs it, as far as the command tells
-  std::string interpreter{};           ///< "/usr/bin/python3 (from PATH; VIRTUAL_ENV is not set)"; empty: none is known
+  std::string path;                      ///< file to execute
+  std::vector<std::string> arguments{};  ///< argv, with ${local_rank} not yet replaced
+  std::string display;                   ///< "train.py": for reports
+  bool python = false;                   ///< an interpreter runs it, as far as the command tells
+  std::string interpreter{};  ///< "/usr/bin/python3 (from PATH; VIRTUAL_ENV is not set)"; empty: none is known
 };
 
 /// Looks at this node's files, so every agent calls it for itself.

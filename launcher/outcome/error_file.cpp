@@ -156,7 +156,7 @@ std::optional<std::string> read_error_file(const std::string& path) {
 
 WorkerError parse_error_file(const std::string& content) {
   const Json document = understand(content);
-  if (document.is_discarded()) return {.message = beginning(content), .traceback = {}, .time = {}};
+  if (document.is_discarded()) return {.message = beginning(content)};
   const Json& message = document["message"];
   WorkerError error;
   std::optional<std::int64_t> seconds;

@@ -13,9 +13,9 @@ inline constexpr std::size_t kMaxErrorFileBytes = std::size_t{256} << 10U;
 
 /// What a report shows of an error file. Always UTF-8.
 struct WorkerError {
-  std::string message;    ///< "ValueError: bad loss"
-  std::string traceback;  ///< py_callstack; empty if there is none
-  std::optional<std::chrono::system_clock::time_point> time;
+  std::string message;      ///< "ValueError: bad loss"
+  std::string traceback{};  ///< py_callstack; empty if there is none
+  std::optional<std::chrono::system_clock::time_point> time{};
 };
 
 /// The file's content, cut at kMaxErrorFileBytes; nothing when there is none, it is empty, it is no regular file or it

@@ -23,7 +23,7 @@ struct RankEnd {
   int code;  ///< exit code, or the signal's number
   bool by_signal;
   bool core_dumped;
-  std::chrono::system_clock::time_point time;  ///< when its agent saw it
+  std::chrono::system_clock::time_point time{};  ///< when its agent saw it
 
   bool success() const { return !by_signal && code == 0; }
   /// As in a shell: the exit code, or 128 + signal.
@@ -33,12 +33,12 @@ struct RankEnd {
 
 /// What a failed rank left besides its exit code. All texts are bounded (see error_file.hpp).
 struct RankTraces {
-  std::string error_file;     ///< path of the file that @record wrote; empty: there is none
-  std::string error_content;  ///< the file, as it is
-  std::string stderr_tail;    ///< last lines of standard error; empty when there are none or they were not captured
-  std::string oom;            ///< one sentence when the kernel's OOM killer ended it; else empty
-  std::string pmix_server{};  ///< one sentence when ddprun's PMIx server on its node did not answer then; else empty
-  std::string stdout_log{};   ///< files of -r and -t, on the rank's host; empty: none
+  std::string error_file{};     ///< path of the file that @record wrote; empty: there is none
+  std::string error_content{};  ///< the file, as it is
+  std::string stderr_tail{};    ///< last lines of standard error; empty when there are none or they were not captured
+  std::string oom{};            ///< one sentence when the kernel's OOM killer ended it; else empty
+  std::string pmix_server{};    ///< one sentence when ddprun's PMIx server on its node did not answer then; else empty
+  std::string stdout_log{};     ///< files of -r and -t, on the rank's host; empty: none
   std::string stderr_log{};
   bool stderr_shown = false;  ///< the console has its standard error
   bool python = false;        ///< the program is Python's, as far as ddprun knows
@@ -63,9 +63,9 @@ struct AbortCall {
 /// A rank that failed by itself. Either it ended, or it called PMIx_Abort, or both.
 struct RankFailure {
   RankName name;
-  std::optional<RankEnd> end;
-  std::optional<AbortCall> abort;
-  std::chrono::system_clock::time_point time;
+  std::optional<RankEnd> end{};
+  std::optional<AbortCall> abort{};
+  std::chrono::system_clock::time_point time{};
   RankTraces traces{};
 };
 
@@ -92,7 +92,7 @@ struct NodeFailure {
   int num_ranks;        ///< its ranks are counted and not listed
   std::string message;  ///< "the connection to ddprun's agent (pid 7) was lost", with what to do where that is known
   int exit_status;      ///< what ddprun returns when this is the root cause
-  std::chrono::system_clock::time_point time;
+  std::chrono::system_clock::time_point time{};
   /// It was silent already when the first rank failed, which then followed from it.
   bool silent_before = false;
 };

@@ -36,10 +36,7 @@ std::vector<topology::SocketInterface> choose_interfaces(const std::vector<NodeN
     if (node.candidates.empty()) {
       throw Error{{.code = ErrorCode::invalid_argument,
                    .attempted = "choosing the network interfaces of the job",
-                   .cause = fmt::format("node {} names none", addresses.size()),
-                   .native = {},
-                   .ranks = {},
-                   .hint = {}}};
+                   .cause = fmt::format("node {} names none", addresses.size())}};
     }
     auto& own = addresses.emplace_back();
     for (const topology::InterfaceCandidate& candidate : node.candidates) own.push_back(candidate.at);
@@ -60,11 +57,11 @@ std::vector<topology::SocketInterface> choose_interfaces(const std::vector<NodeN
 topology::SocketInterface one_host_interface(const base::Environment& environment) {
   const std::vector<NetworkInterface> interfaces = own_interfaces();
   if (auto named = topology::interfaces_named_by_user(environment, interfaces)) {
-    return {.name = named->names.front(), .address = {}, .reason = named->reason};
+    return {.name = named->names.front(), .reason = named->reason};
   }
   for (const NetworkInterface& interface : interfaces) {
     if (interface.kind == InterfaceKind::loopback && !interface.addresses.empty()) {
-      return {.name = interface.name, .address = {}, .reason = "all ranks are on this host"};
+      return {.name = interface.name, .reason = "all ranks are on this host"};
     }
   }
   return {};

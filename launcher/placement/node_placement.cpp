@@ -36,8 +36,6 @@ int count_ranks(const RanksPerNode& wanted, const std::optional<Topology>& topol
                     {.code = ErrorCode::invalid_argument,
                      .attempted = "counting the GPUs for --nproc-per-node=gpu",
                      .cause = "this host has no GPU that ddprun may use",
-                     .native = {},
-                     .ranks = {},
                      .hint = "give a number, or auto; 'ddp-info topo' shows the GPUs that there are"}};
   }
   const int whole = limits.whole_processors();
@@ -63,8 +61,6 @@ NodePlacement::NodePlacement(const LaunchOptions& options, base::Environment env
                              std::vector<base::NcclConf> nccl_conf)
     : request_{.bind = options.bind,
                .gpus = options.gpus,
-               .ranks = {},
-               .interface = {},
                .environment = environment,
                .nccl_conf = std::move(nccl_conf)},
       topology_(std::move(topology)) {
@@ -87,8 +83,7 @@ std::string NodePlacement::topology_xml() const {
 
 std::vector<topology::RankPlan> NodePlacement::plan(const topology::SocketInterface& interface) const {
   if (!placed_) {
-    return std::vector<topology::RankPlan>(request_.ranks.size(),
-                                           {.placement = {}, .binding = {}, .settings = {}, .summary = "not placed"});
+    return std::vector<topology::RankPlan>(request_.ranks.size(), {.summary = "not placed"});
   }
   topology::NodeRequest request = request_;
   request.interface = interface;

@@ -105,12 +105,8 @@ class Layout {
 
  private:
   [[noreturn]] static void refuse(std::string cause) {
-    throw Error{{.code = ErrorCode::invalid_argument,
-                 .attempted = "describing the job to PMIx",
-                 .cause = std::move(cause),
-                 .native = {},
-                 .ranks = {},
-                 .hint = {}}};
+    throw Error{
+        {.code = ErrorCode::invalid_argument, .attempted = "describing the job to PMIx", .cause = std::move(cause)}};
   }
 
   const JobShape& shape_;

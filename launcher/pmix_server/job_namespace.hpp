@@ -17,9 +17,9 @@ struct NodeShape {
 };
 
 struct JobShape {
-  std::string name_space;        ///< at most 255 bytes
-  std::vector<NodeShape> nodes;  ///< by node rank; rank 0 is the first of nodes[0]
-  int node_rank;                 ///< this node: only its ranks may connect here
+  std::string name_space;          ///< at most 255 bytes
+  std::vector<NodeShape> nodes{};  ///< by node rank; rank 0 is the first of nodes[0]
+  int node_rank;                   ///< this node: only its ranks may connect here
 };
 
 /// A new name, "ddp.<host>.<pid>.<128 random bits>.<attempt>". Who knows it may connect to the PMIx servers.

@@ -21,8 +21,6 @@ std::string find_ddp_info() {
                   {.code = ErrorCode::not_found,
                    .attempted = "preparing --dump-env",
                    .cause = fmt::format("{} is not there", path),
-                   .native = {},
-                   .ranks = {},
                    .hint = "install ddp-info beside ddprun, or leave the option out"}};
 }
 

@@ -32,7 +32,6 @@ rlimit raise_descriptor_limit(int num_ranks) {
                  .attempted = fmt::format("preparing to start {} rank{}", num_ranks, num_ranks == 1 ? "" : "s"),
                  .cause = fmt::format("this needs {} open files, but the hard limit is {}", needed, original.rlim_max),
                  .native = base::errno_name(EMFILE),
-                 .ranks = {},
                  .hint = possible == 0 ? "raise it (ulimit -Hn)"
                                        : fmt::format("raise it (ulimit -Hn), or start {} at most", possible)}};
   }

@@ -149,7 +149,6 @@ std::vector<char*> null_terminated(const std::vector<std::string>& strings) {
                    .attempted = attempted,
                    .cause = base::errno_text(failure.number),
                    .native = base::errno_name(failure.number),
-                   .ranks = {},
                    .hint = hint}};
 }
 
@@ -222,7 +221,6 @@ SpawnedProcess StartingWorker::confirm(Deadline deadline) {
                    .attempted = attempted,
                    .cause = fmt::format("'{}' was not executed in time", request_.path),
                    .native = base::errno_name(ETIMEDOUT),
-                   .ranks = {},
                    .hint = "does the file system that holds it answer?"}};
     }
     const auto failure = read_failure(report_.get());

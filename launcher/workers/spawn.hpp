@@ -24,7 +24,7 @@ struct SpawnRequest {
   std::vector<std::string> environment;  ///< "NAME=value"
   rlimit descriptor_limit;               ///< RLIMIT_NOFILE of the worker
   bool ignore_hangup;                    ///< SIGHUP stays ignored, as nohup(1) asked
-  std::optional<Binding> binding;        ///< nothing: ddprun's own
+  std::optional<Binding> binding{};      ///< nothing: ddprun's own
   bool standard_input = true;            ///< ddprun's own, else /dev/null
   int standard_output = 1;               ///< descriptors that become the worker's; not owned
   int standard_error = 2;

@@ -47,8 +47,6 @@ std::string virtual_device(const std::optional<std::string>& given, int local_ra
     throw Error{{.code = ErrorCode::invalid_argument,
                  .attempted = fmt::format("choosing the device of local rank {} (--virtual-local-rank)", local_rank),
                  .cause = fmt::format("CUDA_VISIBLE_DEVICES={} names too few", *given),
-                 .native = {},
-                 .ranks = {},
                  .hint = "name one for each rank, or start fewer ranks"}};
   }
   return std::string(rest.substr(0, rest.find(',')));

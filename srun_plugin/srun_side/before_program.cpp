@@ -49,8 +49,6 @@ bool run_before(const std::string& program, const BeforeProgram& before, const s
   throw Error{{.code = ErrorCode::unavailable,
                .attempted = "examining this step before its program starts",
                .cause = fmt::format("{} ended with exit status {}", path, status),
-               .native = {},
-               .ranks = {},
                .hint = "are ddp-step and ddp-info of the same package?"}};
 }
 

@@ -394,9 +394,8 @@ std::optional<LauncherAdvice> advise_on_launcher(std::span<const std::string> co
   if (!ranks) ranks = value_of(call->arguments, "num-gpus");
   const std::string number = ranks && is_number(*ranks) ? *ranks : "RANKS";
   const std::string program = words.empty() ? std::string("PROGRAM") : fmt::format("{} {}", call->python, words);
-  LauncherAdvice advice{
-      .text = {},
-      .hopeless = call->torchruns && for_several_nodes(*call, lookup) && !names_a_meeting_place(*call, lookup)};
+  LauncherAdvice advice{.hopeless = call->torchruns && for_several_nodes(*call, lookup) &&
+                                    !names_a_meeting_place(*call, lookup)};
   advice.text = fmt::format(
       "{} starts ranks of its own, and --ddp has each task of the step start another one{}; write srun --ddp "
       "--ntasks-per-node={} {}, or ddprun --nproc-per-node={} {} without srun",

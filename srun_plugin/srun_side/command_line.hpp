@@ -45,7 +45,7 @@ class RefusedCommand : public std::runtime_error {
 /// What to write instead of a launcher's command (torchrun, accelerate launch, python -m torch.distributed.run,
 /// deepspeed, mpirun), and whether the command cannot work at all.
 struct LauncherAdvice {
-  std::string text;
+  std::string text{};
   bool hopeless = false;  ///< a torchrun for several nodes that names no place where they meet: each waits for itself
 };
 

@@ -28,12 +28,8 @@ namespace {
 constexpr std::chrono::seconds kEndLimit{1};
 
 Error lost(const std::string& path, const std::string& doing, std::string cause) {
-  return Error{{.code = ErrorCode::peer_lost,
-                .attempted = fmt::format("{} {}", doing, path),
-                .cause = std::move(cause),
-                .native = {},
-                .ranks = {},
-                .hint = {}}};
+  return Error{
+      {.code = ErrorCode::peer_lost, .attempted = fmt::format("{} {}", doing, path), .cause = std::move(cause)}};
 }
 
 struct Pipe {

@@ -69,16 +69,11 @@ std::uint16_t parse_ready(const std::string& path, std::string_view line) {
   if (line.starts_with(kError)) {
     throw Error{{.code = ErrorCode::unavailable,
                  .attempted = "serving the store beside srun",
-                 .cause = std::string(line.substr(kError.size())),
-                 .native = {},
-                 .ranks = {},
-                 .hint = {}}};
+                 .cause = std::string(line.substr(kError.size()))}};
   }
   throw Error{{.code = ErrorCode::protocol,
                .attempted = fmt::format("starting {}", path),
                .cause = fmt::format("it answered '{}': it is of another version", line),
-               .native = {},
-               .ranks = {},
                .hint = "install the plugin and ddp-step from one package"}};
 }
 
@@ -204,7 +199,6 @@ void SrunSide::start_store(const PluginOptions& options, const SlurmFacts& facts
   if (std::exchange(started_, true)) return;
   StepTicket ticket{.options = options,
                     .port = 0,
-                    .secret = {},
                     .patience_seconds = facts.prolog_at_launch ? kPrologPatience : kNodesPatience,
                     .pmi_available = pmi_available_,
                     .progress_seconds = options.event_log.empty() ? 0 : options.event_log_interval_s};

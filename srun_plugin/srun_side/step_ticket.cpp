@@ -18,8 +18,6 @@ constexpr std::size_t kSecretDigits = 64;
   throw Error{{.code = ErrorCode::protocol,
                .attempted = fmt::format("reading {}", kTicketVariable),
                .cause = std::move(cause),
-               .native = {},
-               .ranks = {},
                .hint = "do the host of srun and this node have the same version of libddp's plugin?"}};
 }
 

@@ -17,7 +17,7 @@ inline constexpr const char* kTicketVariable = "SLURM_DDP_STEP";
 struct StepTicket {
   PluginOptions options;   ///< enabled; of those for srun itself (dump, doctor, event log) nothing
   std::uint16_t port = 0;  ///< of the store beside srun; 0: there is none
-  std::string secret;      ///< of the store: 64 hexadecimal digits
+  std::string secret{};    ///< of the store: 64 hexadecimal digits
   /// For how long nodes wait to hear of each other's networks.
   std::uint16_t patience_seconds = 10;
   bool pmi_available = true;                 ///< this Slurm has PMIx or PMI-2

@@ -71,7 +71,7 @@ void EndReporter::run(int channel, NodeWatch* watch, HangWatch* hang, bool refus
 
 /// If the nodes have not agreed yet, their tasks have not started, and would not notice Slurm's signals.
 void EndReporter::end_step() {
-  store_.set_first(kDecisionKey, encode(NetworkDecision{.subnet = {}, .reason = "the step is being ended", .by = {}}));
+  store_.set_first(kDecisionKey, encode(NetworkDecision{.reason = "the step is being ended"}));
   give_up_place(store_);
 }
 

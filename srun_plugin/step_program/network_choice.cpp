@@ -102,7 +102,7 @@ class Agreeing {
                           listed(silent), std::chrono::duration<double>(waited).count());
     }
     warning_ = fmt::format("the nodes of this step do not agree on a network: {}; {}", cause, kEachRoutes);
-    return {.subnet = {}, .reason = cause, .by = self_};
+    return {.reason = cause, .by = self_};
   }
 
   /// Of several decisions, the first in the store counts.
@@ -151,8 +151,7 @@ NetworkChoice choose_between_nodes(const topology::CandidateSearch& own, const P
     }
   }
   const topology::Agreement agreement{.subnet = decision ? decision->subnet : std::nullopt,
-                                      .reason = decision ? decision->reason : std::string("it routes to the others"),
-                                      .alternatives = {}};
+                                      .reason = decision ? decision->reason : std::string("it routes to the others")};
   if (own.candidates.empty()) return choice;
   const bool alone = own.candidates.size() == 1;
   const auto& chosen = own.candidates[alone ? 0 : topology::pick(note, agreement)];
@@ -177,8 +176,7 @@ NetworkChoice choose_network(const PlanQuestion& question, const base::Environme
     choice.remarks.push_back(fmt::format("no network interface is chosen: {}", error.what()));
   }
   if (peers.empty()) {
-    if (!own.candidates.empty())
-      choice.interface = {.name = own.candidates.front().interface, .address = {}, .reason = own.reason};
+    if (!own.candidates.empty()) choice.interface = {.name = own.candidates.front().interface, .reason = own.reason};
     return choice;
   }
   // also a node without candidates: the others wait for it

@@ -14,8 +14,8 @@ namespace ddp::srun_plugin {
 
 struct NetworkChoice {
   topology::SocketInterface interface;  ///< without a name: none
-  std::vector<std::string> remarks;     ///< for --ddp-verbose
-  std::string warning;                  ///< for the step; at most one of its nodes has one
+  std::vector<std::string> remarks{};   ///< for --ddp-verbose
+  std::string warning{};                ///< for the step; at most one of its nodes has one
   bool step_ends = false;               ///< Slurm ends it before its programs have started
 };
 

@@ -15,7 +15,7 @@ namespace ddp::srun_plugin {
 /// The first: all tasks of the node have begun.
 struct NodeReport {
   std::uint32_t number = 0;  ///< from 1
-  std::vector<diagnostics::StepProgress> ranks;
+  std::vector<diagnostics::StepProgress> ranks{};
   friend bool operator==(const NodeReport&, const NodeReport&) = default;
 };
 

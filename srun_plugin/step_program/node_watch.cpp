@@ -36,7 +36,7 @@ void NodeWatch::ended(int rank, int status) {
 
 NodeReport NodeWatch::report() {
   due_ = Deadline::after(node_.report_interval);
-  if (++reports_ == 1) return {.number = 1, .ranks = {}};
+  if (++reports_ == 1) return {.number = 1};
   return {.number = reports_, .ranks = ranks_.progress()};
 }
 

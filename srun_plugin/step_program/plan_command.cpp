@@ -60,16 +60,15 @@ void write_output(std::span<const std::byte> data) {
 
 NodePlan make_node_plan(const Topology& topology, const PlanQuestion& question, const NetworkChoice& network,
                         const base::Environment& environment, const std::vector<base::NcclConf>& nccl_conf) {
-  NodePlan plan{.tasks = {}, .remarks = network.remarks};
+  NodePlan plan{.remarks = network.remarks};
   topology::NodeRequest request{.bind = question.bind,
                                 .gpus = question.gpus,
-                                .ranks = {},
                                 .interface = network.interface,
                                 .environment = environment,
                                 .nccl_conf = nccl_conf};
   for (const Bytes& bytes : question.resources) request.ranks.push_back(topology::decode_resources(bytes));
   for (topology::RankPlan& rank : topology::plan_node(topology, request)) {
-    TaskPlan task{.binding = std::move(rank.binding), .settings = {}, .summary = std::move(rank.summary)};
+    TaskPlan task{.binding = std::move(rank.binding), .summary = std::move(rank.summary)};
     for (topology::Setting& setting : rank.settings) {
       if (!setting.conflict.empty() && rank.placement.local_rank == 0) {
         plan.remarks.push_back(
@@ -85,7 +84,7 @@ NodePlan make_node_plan(const Topology& topology, const PlanQuestion& question, 
 
 NodePlan make_network_plan(const PlanQuestion& question, const NetworkChoice& network,
                            const base::Environment& environment, const std::vector<base::NcclConf>& nccl_conf) {
-  TaskPlan task{.binding = {}, .settings = {}, .summary = "not placed"};
+  TaskPlan task{.summary = "not placed"};
   const std::string& name = network.interface.name;
   const auto set = [&](const char* variable, std::string value) {
     if (!name.empty() && !environment.has(variable)) task.settings.emplace_back(variable, std::move(value));

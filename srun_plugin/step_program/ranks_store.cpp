@@ -64,8 +64,6 @@ StorePlace decode_place(std::span<const std::byte> bytes) {
   throw Error{{.code = ErrorCode::protocol,
                .attempted = "reading where the ranks' store is",
                .cause = fmt::format("version {}, address '{}', port {}", version, place.address, place.port),
-               .native = {},
-               .ranks = {},
                .hint = "install one version of the plugin on all nodes"}};
 }
 

@@ -57,7 +57,7 @@ void StepDesk::take(StepNews news, std::vector<std::string>& lines) {
 
 void StepDesk::take_facts(const StepNews& news) {
   if (news.inquiry != inquiry_) return;
-  diagnostics::HostFacts facts{.host = news.node, .ranks = {}, .notes = {}};
+  diagnostics::HostFacts facts{.host = news.node};
   try {
     facts = diagnostics::decode_host_facts(news.content);
   } catch (const Error& error) {

@@ -39,8 +39,6 @@ StepNews decode_news(std::span<const std::byte> bytes) {
     throw Error{{.code = ErrorCode::protocol,
                  .attempted = "reading what a node says of the step",
                  .cause = fmt::format("its version is {}, its kind {}", version, kind),
-                 .native = {},
-                 .ranks = {},
                  .hint = "install one version of the plugin on all nodes"}};
   }
   StepNews news{.kind = static_cast<NewsKind>(kind), .node = reader.text()};

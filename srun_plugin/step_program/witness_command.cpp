@@ -114,8 +114,6 @@ Orders parse_orders(const std::string& line) {
     throw Error{{.code = ErrorCode::protocol,
                  .attempted = "reading what the plugin says of the step",
                  .cause = fmt::format("its line of {} bytes lacks a field, or has one of another kind", line.size()),
-                 .native = {},
-                 .ranks = {},
                  .hint = "install libddp's plugin and ddp-step from one package"}};
   }
   if (has_port) watched.metrics_port = port;

@@ -19,8 +19,6 @@ constexpr std::uint8_t kNetworkVersion = 1;
   throw Error{{.code = ErrorCode::protocol,
                .attempted = "reading what another node says of the network",
                .cause = std::move(cause),
-               .native = {},
-               .ranks = {},
                .hint = "install one version of the plugin on all nodes"}};
 }
 
@@ -72,7 +70,7 @@ NetworkDecision decode_decision(std::span<const std::byte> bytes) {
   const auto prefix_length = reader.integer<std::uint8_t>();
   if (found > 1 || ipv6 > 1 || prefix_length > (ipv6 == 1 ? 128 : 32))
     refuse(fmt::format("a subnet is {}, {}, of {} bits", found, ipv6, prefix_length));
-  topology::Subnet subnet{.ipv6 = ipv6 == 1, .prefix_length = prefix_length, .network = {}};
+  topology::Subnet subnet{.ipv6 = ipv6 == 1, .prefix_length = prefix_length};
   const auto network = reader.raw(subnet.network.size());
   std::transform(network.begin(), network.end(), subnet.network.begin(),
                  [](std::byte byte) { return std::to_integer<std::uint8_t>(byte); });

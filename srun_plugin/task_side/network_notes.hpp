@@ -17,9 +17,9 @@ using NodeNote = std::vector<topology::CandidateAddress>;
 
 /// The same for all nodes of the step.
 struct NetworkDecision {
-  std::optional<topology::Subnet> subnet;  ///< nothing: each node uses what routes to the others
-  std::string reason;                      ///< one sentence
-  std::string by;                          ///< the node that decided; empty: none, because the step is being ended
+  std::optional<topology::Subnet> subnet{};  ///< nothing: each node uses what routes to the others
+  std::string reason{};                      ///< one sentence
+  std::string by{};                          ///< the node that decided; empty: none, because the step is being ended
   bool step_ends() const { return by.empty(); }
   friend bool operator==(const NetworkDecision&, const NetworkDecision&) = default;
 };

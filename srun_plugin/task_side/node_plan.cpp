@@ -15,8 +15,6 @@ void check_plan_version(base::ByteReader& reader) {
   throw Error{{.code = ErrorCode::protocol,
                .attempted = "talking to ddp-step",
                .cause = fmt::format("its version is {}, the plugin's is {}", version, kPlanVersion),
-               .native = {},
-               .ranks = {},
                .hint = "install the plugin and ddp-step from one package"}};
 }
 

@@ -24,24 +24,24 @@ struct PlanQuestion {
   std::string backend;           ///< word of --ddp-backend
   std::string node_list;         ///< of the step, as Slurm writes it
   std::string node_name;         ///< this node's name in it
-  std::string store_address;     ///< of the step's store
+  std::string store_address{};   ///< of the step's store
   std::uint16_t store_port = 0;  ///< 0: there is none, or this node does not reach it
   /// For how long this node waits to hear of the others' networks.
   std::uint16_t patience_seconds = 10;
   /// topology::RankResources of each task, by local rank. None: tasks that cannot be placed together want to know the
   /// network, in a TaskPlan that suits each.
-  std::vector<Bytes> resources;
+  std::vector<Bytes> resources{};
 };
 
 /// What one task gets.
 struct TaskPlan {
-  std::optional<Binding> binding;                             ///< nothing: it keeps its mask
-  std::vector<std::pair<std::string, std::string>> settings;  ///< variables that the user has not set
-  std::string summary;                                        ///< "4 cores (0-3), GPU 1 (0000:3b:00.0)"
+  std::optional<Binding> binding{};                             ///< nothing: it keeps its mask
+  std::vector<std::pair<std::string, std::string>> settings{};  ///< variables that the user has not set
+  std::string summary;                                          ///< "4 cores (0-3), GPU 1 (0000:3b:00.0)"
 };
 
 struct NodePlan {
-  std::vector<TaskPlan> tasks;       ///< by local rank
+  std::vector<TaskPlan> tasks{};     ///< by local rank
   std::vector<std::string> remarks;  ///< what the user may want to know
 };
 

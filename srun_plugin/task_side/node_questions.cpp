@@ -122,8 +122,6 @@ StoreReach reach_store(const std::string& program, const StepTicket& ticket, con
                  .attempted = "reaching the step's store",
                  .cause = answer.starts_with(kError) ? answer.substr(kError.size())
                                                      : fmt::format("ddp-step answered '{}'", answer),
-                 .native = {},
-                 .ranks = {},
                  .hint = "does a firewall block that way? SrunPortRange in slurm.conf limits the ports"}};
   } catch (const std::exception& error) {
     const bool ends_now = client && client->terminated();
@@ -154,8 +152,6 @@ RanksStorePlace find_ranks_store(std::optional<DdpStepClient>& witness, const St
     throw Error{{.code = ErrorCode::unavailable,
                  .attempted = "reaching the ranks' store on the node of rank 0",
                  .cause = error == std::string::npos ? answer : answer.substr(error + kError.size()),
-                 .native = {},
-                 .ranks = {},
                  .hint = "does a firewall block ways between these nodes?"}};
   } catch (const std::exception& error) {
     warn(facts, fmt::format("tasks of this node will not reach the store at {} port {}: {}", place.address, place.port,
@@ -192,20 +188,17 @@ PlanAnswer make_plan(const std::string& program, const StepTicket& ticket, const
     step.close_input();
     Bytes answer = step.read_all(deadline);
     const int status = step.finish(deadline);
-    if (step.terminated()) return {.plan = {}, .step_ends = true};
+    if (step.terminated()) return {.step_ends = true};
     if (status > 0 || answer.empty()) {
       // it has said why on the same standard error, if it could start
       throw Error{{.code = ErrorCode::unavailable,
                    .attempted = fmt::format("asking {} about this machine", path),
-                   .cause = fmt::format("it ended with exit status {}", status),
-                   .native = {},
-                   .ranks = {},
-                   .hint = {}}};
+                   .cause = fmt::format("it ended with exit status {}", status)}};
     }
     decode_plan(answer);  // here, so that one task of the node warns and not each
     return {.plan = std::move(answer), .step_ends = false};
   } catch (const std::exception& error) {
-    if (client && client->terminated()) return {.plan = {}, .step_ends = true};
+    if (client && client->terminated()) return {.step_ends = true};
     warn_not_placed(facts, error);
     excuse_node(ticket, facts, store);
     return {};

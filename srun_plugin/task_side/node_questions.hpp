@@ -51,7 +51,7 @@ RanksStorePlace find_ranks_store(std::optional<DdpStepClient>& witness, const St
 void excuse_node(const StepTicket& ticket, const TaskFacts& facts, StoreReach store);
 
 struct PlanAnswer {
-  Bytes plan;              ///< NodePlan as ddp-step encoded it; empty when it cannot be had, after a warning
+  Bytes plan{};            ///< NodePlan as ddp-step encoded it; empty when it cannot be had, after a warning
   bool step_ends = false;  ///< Slurm ends the step before the program has started
 };
 

@@ -19,8 +19,6 @@ void check_notes_version(base::ByteReader& reader) {
   throw Error{{.code = ErrorCode::protocol,
                .attempted = "reading what a node says of the step",
                .cause = fmt::format("its version is {}, this one's {}", version, kNotesVersion),
-               .native = {},
-               .ranks = {},
                .hint = "install one version of the plugin on all nodes"}};
 }
 

@@ -48,12 +48,7 @@ Bytes request_of_keys(Operation operation, const std::vector<std::string>& keys)
 }
 
 [[noreturn]] void refuse(const std::string& attempted, std::string cause) {
-  throw Error{{.code = ErrorCode::protocol,
-               .attempted = attempted,
-               .cause = std::move(cause),
-               .native = {},
-               .ranks = {},
-               .hint = {}}};
+  throw Error{{.code = ErrorCode::protocol, .attempted = attempted, .cause = std::move(cause)}};
 }
 
 }  // namespace

@@ -15,10 +15,7 @@ int known(std::optional<int> number, const char* name) {
   if (number) return *number;
   throw Error{{.code = ErrorCode::unavailable,
                .attempted = "finding out which task of the step this is",
-               .cause = fmt::format("{} is not set", name),
-               .native = {},
-               .ranks = {},
-               .hint = {}}};
+               .cause = fmt::format("{} is not set", name)}};
 }
 
 }  // namespace

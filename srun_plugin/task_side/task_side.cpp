@@ -58,10 +58,7 @@ std::uint32_t step_fact(spank_t spank, spank_item_t item, const char* name) {
   if (error == ESPANK_SUCCESS) return value;
   throw Error{{.code = ErrorCode::unavailable,
                .attempted = fmt::format("asking Slurm for {}", name),
-               .cause = fmt::format("spank_get_item failed [{}]", static_cast<int>(error)),
-               .native = {},
-               .ranks = {},
-               .hint = {}}};
+               .cause = fmt::format("spank_get_item failed [{}]", static_cast<int>(error))}};
 }
 
 std::uint32_t local_tasks(spank_t spank) { return step_fact(spank, S_JOB_LOCAL_TASK_COUNT, "S_JOB_LOCAL_TASK_COUNT"); }

@@ -31,7 +31,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     require(decode_rank_facts(encode(facts)) == facts);
     JobFacts job;
     facts.rank = facts.node = 0;
-    job.nodes.push_back({.host = facts.host, .ranks = {0}, .facts = facts.of_node.value_or(NodeFacts{}), .probes = {}});
+    job.nodes.push_back({.host = facts.host, .ranks = {0}, .facts = facts.of_node.value_or(NodeFacts{})});
     job.ranks.push_back(facts);
     examine(job, [](const Rule&) { return true; });
   } catch (const ddp::Error& error) {

@@ -31,7 +31,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   // An environment block, and after two NULs the file and the constants.
   const auto end = bytes.find(std::string_view("\0\0", 2));
   const std::string_view rest = end == std::string_view::npos ? std::string_view{} : bytes.substr(end + 2);
-  EnvironmentSource source{.now = parse_environ(bytes.substr(0, end)), .at_exec = {}, .nccl = {}, .files = {}};
+  EnvironmentSource source{.now = parse_environ(bytes.substr(0, end))};
   source.files.push_back({.path = "/etc/nccl.conf", .digest = 1, .settings = ddp::base::parse_nccl_conf(rest)});
   scan_constants(rest, source.nccl);
   if (size % 2 == 0) source.at_exec = parse_environ(rest);

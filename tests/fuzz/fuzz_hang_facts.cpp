@@ -42,7 +42,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     rank.world_size = 2;
     rank.state = 'S';
     rank.flight = std::move(view);
-    judge({.host = "n1", .ranks = {rank}, .notes = {}});
+    judge({.host = "n1", .ranks = {rank}});
   }
   try {
     HostFacts facts = decode_host_facts(std::as_bytes(std::span{data, size}));

@@ -16,7 +16,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const auto address = host::RankAddress::parse({bytes.begin(), bytes.end()});
     if (address.pack() != ddp::Bytes(bytes.begin(), bytes.end())) std::abort();
     const host::RankAddress other{
-        .domain = "", .memory_left = 8U << 20U, .shared_memory = shm::EndpointAddress{}.pack(), .tcp = {}};
+        .domain = "", .memory_left = 8U << 20U, .shared_memory = shm::EndpointAddress{}.pack()};
     const host::Domains domains = host::find_domains({other, address}, {0, 0});
     if (domains.leaders[0] != 0 || domains.leaders[1] < 0 || domains.leaders[1] > 1) std::abort();
     if (domains.reasons[1].empty() != (domains.leaders[1] == 0)) std::abort();

@@ -275,8 +275,6 @@ class Rank {
     GroupMembers members{.name = "group " + std::to_string(number),
                          .rank = static_cast<int>(place),
                          .global_ranks = ranks,
-                         .endpoints = {},
-                         .nodes = {},
                          .channel = channel_,
                          .peer_timeout = case_.peer_timeout};
     BackendConfig config;

@@ -49,12 +49,8 @@ class FileStore final : public KeyValueStore {
     return folder_ / (std::string(key) + "." + std::to_string(rank));
   }
   static Error missing(ErrorCode code, int rank) {
-    return Error{{.code = code,
-                  .attempted = "meeting in a folder",
-                  .cause = "a rank's file is missing",
-                  .native = {},
-                  .ranks = {rank},
-                  .hint = {}}};
+    return Error{
+        {.code = code, .attempted = "meeting in a folder", .cause = "a rank's file is missing", .ranks = {rank}}};
   }
 
   const std::filesystem::path folder_;

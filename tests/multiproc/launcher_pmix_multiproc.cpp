@@ -130,12 +130,7 @@ TEST(DirectModex, AnErrorReachesTheAsker) {
   job.hold_calls = true;
   job.observe = [&](const NodeMessage& message, int node) {
     if (message.kind != NodeMessage::Kind::call) return;
-    job.send(node, {.kind = NodeMessage::Kind::answer,
-                    .id = message.id,
-                    .rank = 0,
-                    .status = PMIX_ERR_UNREACH,
-                    .ranks = {},
-                    .data = {}});
+    job.send(node, {.kind = NodeMessage::Kind::answer, .id = message.id, .rank = 0, .status = PMIX_ERR_UNREACH});
   };
   expect_success(job, 4);
   EXPECT_THAT(job.rank(0).output, HasSubstr(fmt::format("status={}\n", PMIX_ERR_UNREACH)));
@@ -153,8 +148,7 @@ TEST(DirectModex, AnAnswerForADeadAskerDoesNoHarm) {
     job.signal(0, SIGKILL);
     ASSERT_TRUE(job.run_until([&] { return job.rank(0).ended; }, soon()));
     run_for(job, kLibraryNotices);
-    const NodeMessage answer{
-        .kind = NodeMessage::Kind::answer, .id = asked, .rank = 0, .status = status, .ranks = {}, .data = {}};
+    const NodeMessage answer{.kind = NodeMessage::Kind::answer, .id = asked, .rank = 0, .status = status};
     job.send(0, answer);
     job.send(0, answer);  // and once more: it is known no longer
     end_by_force(job);
@@ -165,7 +159,7 @@ TEST(DirectModex, AnAnswerForADeadAskerDoesNoHarm) {
 TEST(DirectModex, QuestionsThatAreNeverAnsweredEndWithTheAttempt) {
   PmixNodes job(kTwoByTwo, "n0,n1", {PMIX_EXCHANGE, "direct"});  // and the last rank never puts
   ASSERT_TRUE(job.run_until([&] { return job.calls() > 0; }, soon()));
-  job.send(1, {.kind = NodeMessage::Kind::fetch, .id = 999, .rank = 77, .status = 0, .ranks = {}, .data = {}});
+  job.send(1, {.kind = NodeMessage::Kind::fetch, .id = 999, .rank = 77, .status = 0});
   run_for(job, kLibraryNotices);
   job.end_attempt(PMIX_ERR_JOB_ABORTED);
   ASSERT_TRUE(job.run_until([&] { return job.rank(0).ended && job.rank(1).ended; }, soon()));

@@ -56,11 +56,11 @@ class NcclPhases : public testing::TestWithParam<std::size_t> {
     int victim;
     bool stopped;
     std::string folder;
-    std::unique_ptr<RankProcesses> ranks;
+    std::unique_ptr<RankProcesses> ranks{};
   };
 
   static Job start(const Phase& phase, int victim, bool stopped) {
-    Job job{.victim = victim, .stopped = stopped, .folder = testing::TempDir() + "ddp_phase_XXXXXX", .ranks = {}};
+    Job job{.victim = victim, .stopped = stopped, .folder = testing::TempDir() + "ddp_phase_XXXXXX"};
     EXPECT_NE(::mkdtemp(job.folder.data()), nullptr);
     const char* const how = stopped ? "stop" : "kill";
     const int beside = (victim + 1) % kRanks;

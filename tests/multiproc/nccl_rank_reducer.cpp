@@ -243,10 +243,9 @@ void reduce_otherwise(World& world) {
   Training with_integers(group, place, integers);
   must_be_refused([&] { Join({&with_integers.reducer().joinable()}, {.divide_by_initial_world_size = false}); },
                   "of 16 bits or more can be divided by the number of all ranks only");
-  must_be_refused([&] { with_integers.reducer().mark_ready(0, {.device = {}, .handle = nullptr}); },
-                  "no backward pass");
+  must_be_refused([&] { with_integers.reducer().mark_ready(0, {.handle = nullptr}); }, "no backward pass");
   with_integers.reducer().prepare_for_backward();
-  must_be_refused([&] { with_integers.reducer().mark_ready(0, {.device = {}, .handle = nullptr}); },
+  must_be_refused([&] { with_integers.reducer().mark_ready(0, {.handle = nullptr}); },
                   "its producer is a stream of another device");
   place.finish();  // what it is made of goes now
   group.barrier().wait();

@@ -287,7 +287,7 @@ TEST_F(TcpProcesses, ARankWithoutDescriptorsNamesItself) {
 /// are reset at once.
 [[noreturn]] void flood(std::uint16_t port) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  const HelloBytes hello = encode(Hello{.from = 0, .to = 1, .nonce = {}});
+  const HelloBytes hello = encode(Hello{.from = 0, .to = 1});
   const linger reset{.l_onoff = 1, .l_linger = 0};
   sockaddr_in to{};
   to.sin_family = AF_INET;

@@ -162,8 +162,6 @@ class FileBackend final : public ddp::Backend {
       throw ddp::Error{{.code = ddp::ErrorCode::system,
                         .attempted = "making the folder " + name,
                         .cause = std::strerror(errno),
-                        .native = {},
-                        .ranks = {},
                         .hint = "check TMPDIR"}};
     }
     own_ = name;
@@ -241,7 +239,7 @@ class FileBackend final : public ddp::Backend {
    private:
     void fail(Outcome outcome, std::vector<int> ranks, std::string cause) {
       outcome_ = outcome;
-      failure_ = {.ranks = std::move(ranks), .cause = std::move(cause), .native = {}};
+      failure_ = {.ranks = std::move(ranks), .cause = std::move(cause)};
     }
     /// Whether operation @p i is complete; then its result is in place.
     bool receive(std::size_t i) {

@@ -36,7 +36,7 @@ class FakePmi2Server {
  private:
   struct Connection {
     base::UniqueFd fd;
-    std::string received;
+    std::string received{};
     bool greeted = false;
     bool in_fence = false;
   };

@@ -73,7 +73,7 @@ class Node {
     int number;
     pid_t pid;
     base::UniqueFd output;
-    std::string text;
+    std::string text{};
   };
 
   void start(int rank) {
@@ -104,7 +104,7 @@ class Node {
       ::execve(argument_list[0], argument_list.data(), environment_list.data());
       ::_exit(127);
     }
-    ranks_.push_back({.number = rank, .pid = pid, .output = std::move(read_end), .text = {}});
+    ranks_.push_back({.number = rank, .pid = pid, .output = std::move(read_end)});
   }
 
   void tell(const NodeMessage& message) {
@@ -125,7 +125,6 @@ class Node {
           .id = 0,
           .rank = rank.number,
           .status = WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status),
-          .ranks = {},
           .data = base::to_bytes(rank.text)});
   }
 
@@ -140,14 +139,13 @@ class Node {
             .data = std::move(call.data)});
     }
     for (const launcher::ModexCall& call : events.calls) {
-      tell({.kind = NodeMessage::Kind::call, .id = call.id, .rank = call.rank, .status = 0, .ranks = {}, .data = {}});
+      tell({.kind = NodeMessage::Kind::call, .id = call.id, .rank = call.rank, .status = 0});
     }
     for (launcher::ModexAnswer& answer : events.answers) {
       tell({.kind = NodeMessage::Kind::found,
             .id = answer.id,
             .rank = 0,
             .status = answer.status,
-            .ranks = {},
             .data = std::move(answer.data)});
     }
   }
@@ -232,12 +230,8 @@ int run_node(const NodeOrders& orders, int socket) {
     node.run();
     node.take_down();
   } catch (const std::exception& error) {
-    const NodeMessage message{.kind = NodeMessage::Kind::failed,
-                              .id = 0,
-                              .rank = 0,
-                              .status = 0,
-                              .ranks = {},
-                              .data = base::to_bytes(error.what())};
+    const NodeMessage message{
+        .kind = NodeMessage::Kind::failed, .id = 0, .rank = 0, .status = 0, .data = base::to_bytes(error.what())};
     base::send_all(socket, frame(message), Deadline::after(kNodeSendLimit), "a failure to the coordinator");
     return 1;
   }

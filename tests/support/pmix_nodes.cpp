@@ -57,7 +57,7 @@ PmixNodes::PmixNodes(std::vector<launcher::NodeShape> nodes, const std::string& 
       nodes_.clear();
       ::_exit(run_node(orders, other.get()));
     }
-    nodes_.push_back({.pid = pid, .socket = std::move(own), .received = {}});
+    nodes_.push_back({.pid = pid, .socket = std::move(own)});
   }
 }
 
@@ -111,12 +111,8 @@ void PmixNodes::handle(int node, NodeMessage message) {
       ++calls_;
       open_calls_[next_call_] = {node, message.id};
       if (!hold_calls) {
-        send(node_of(message.rank), {.kind = NodeMessage::Kind::fetch,
-                                     .id = next_call_,
-                                     .rank = message.rank,
-                                     .status = 0,
-                                     .ranks = {},
-                                     .data = {}});
+        send(node_of(message.rank),
+             {.kind = NodeMessage::Kind::fetch, .id = next_call_, .rank = message.rank, .status = 0});
       }
       ++next_call_;
       break;
@@ -161,7 +157,6 @@ void PmixNodes::complete_fences(const std::vector<int>& ranks) {
                   .id = queue.front().id,
                   .rank = 0,
                   .status = fence_status,
-                  .ranks = {},
                   .data = fence_status == 0 ? all : Bytes{}});
       queue.erase(queue.begin());
     }
@@ -174,14 +169,12 @@ void PmixNodes::release_fences() {
 }
 
 void PmixNodes::signal(int rank, int number) {
-  send(node_of(rank),
-       {.kind = NodeMessage::Kind::signal, .id = 0, .rank = rank, .status = number, .ranks = {}, .data = {}});
+  send(node_of(rank), {.kind = NodeMessage::Kind::signal, .id = 0, .rank = rank, .status = number});
 }
 
 void PmixNodes::end_attempt(int status) {
   for (std::size_t node = 0; node < nodes_.size(); ++node) {
-    send(static_cast<int>(node),
-         {.kind = NodeMessage::Kind::over, .id = 0, .rank = 0, .status = status, .ranks = {}, .data = {}});
+    send(static_cast<int>(node), {.kind = NodeMessage::Kind::over, .id = 0, .rank = 0, .status = status});
   }
 }
 
@@ -197,8 +190,7 @@ bool PmixNodes::all_ended() const {
 std::string PmixNodes::take_down(Deadline deadline) {
   const bool died = std::any_of(ranks_.begin(), ranks_.end(), [](const RankEnd& rank) { return rank.exit_code != 0; });
   for (std::size_t node = 0; node < nodes_.size(); ++node) {
-    send(static_cast<int>(node),
-         {.kind = NodeMessage::Kind::quit, .id = 0, .rank = 0, .status = died ? 1 : 0, .ranks = {}, .data = {}});
+    send(static_cast<int>(node), {.kind = NodeMessage::Kind::quit, .id = 0, .rank = 0, .status = died ? 1 : 0});
   }
   run_until(
       [&] { return std::none_of(nodes_.begin(), nodes_.end(), [](const Node& node) { return bool{node.socket}; }); },

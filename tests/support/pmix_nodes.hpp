@@ -36,8 +36,8 @@ struct NodeMessage {
   std::uint64_t id = 0;
   int rank = 0;
   int status = 0;
-  std::vector<int> ranks;
-  Bytes data;
+  std::vector<int> ranks{};
+  Bytes data{};
 };
 
 struct RankEnd {
@@ -86,7 +86,7 @@ class PmixNodes {
   struct Node {
     pid_t pid = -1;
     base::UniqueFd socket;
-    Bytes received;
+    Bytes received{};
   };
   /// The nodes' contributions to fences of the same ranks, in the order in which they were made.
   using Contributions = std::vector<std::vector<NodeMessage>>;

@@ -168,8 +168,8 @@ struct StreamAllocator final : c10::Allocator {
     std::uint64_t address = 0;
     must("cuMemAllocAsync", &address, std::max<std::size_t>(bytes, 1), stream);
     return {reinterpret_cast<void*>(address),
-            new torch_cuda::Block{.device = device, .address = address, .stream = stream, .others = {}},
-            &torch_cuda::free_block, c10::Device(c10::kCUDA, device)};
+            new torch_cuda::Block{.device = device, .address = address, .stream = stream}, &torch_cuda::free_block,
+            c10::Device(c10::kCUDA, device)};
   }
   void copy_data(void*, const void*, std::size_t) const override { TORCH_CHECK(false, "not there"); }
 };

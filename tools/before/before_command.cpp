@@ -84,7 +84,7 @@ void dump(KeyValueStore& store, const Wanted& wanted, const base::Environment& e
 
 /// Says what was found. @return whether there is an error
 bool report(const doctor::JobFacts& job, Clock::time_point began) {
-  doctor::Examination done{.job = &job, .rules = 0, .findings = {}, .time = {}};
+  doctor::Examination done{.job = &job, .rules = 0};
   done.findings = doctor::examine(job, [&](const doctor::Rule&) { return ++done.rules > 0; });
   done.time = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - began);
   // Errors come first. Remarks alone are no reason to speak.

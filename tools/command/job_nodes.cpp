@@ -27,8 +27,6 @@ namespace {
   throw Error{{.code = code,
                .attempted = fmt::format("asking the nodes of job {}", job),
                .cause = std::move(cause),
-               .native = {},
-               .ranks = {},
                .hint = std::move(hint)}};
 }
 

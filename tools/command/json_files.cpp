@@ -41,10 +41,7 @@ std::string read_json_file(const fs::path& path) {
   if (!error && size > kLargestFile) {
     throw Error{{.code = ErrorCode::protocol,
                  .attempted = fmt::format("reading '{}'", path.string()),
-                 .cause = fmt::format("it has {} MiB; ranks write no more than {}", size >> 20U, kLargestFile >> 20U),
-                 .native = {},
-                 .ranks = {},
-                 .hint = {}}};
+                 .cause = fmt::format("it has {} MiB; ranks write no more than {}", size >> 20U, kLargestFile >> 20U)}};
   }
   auto text = base::read_file(path.string());
   if (!text) throw base::system_error(fmt::format("reading '{}'", path.string()), errno);

@@ -12,8 +12,6 @@ void reject_message(const MessageKind& kind, std::string cause) {
   throw Error{{.code = ErrorCode::protocol,
                .attempted = fmt::format("reading a {}", kind.name),
                .cause = std::move(cause),
-               .native = {},
-               .ranks = {},
                .hint = fmt::format("do all ranks run the same version of {}?", kind.program)}};
 }
 

@@ -14,8 +14,6 @@ class UsageError : public Error {
       : Error({.code = ErrorCode::invalid_argument,
                .attempted = std::move(attempted),
                .cause = std::move(cause),
-               .native = {},
-               .ranks = {},
                .hint = std::move(hint)}) {}
 };
 

@@ -28,12 +28,7 @@ constexpr const char* kAttempted = "examining all nodes of the allocation with s
 constexpr const char* kHint = "'ddp-info doctor --no-job' examines this node alone";
 
 [[noreturn]] void fail(std::string cause) {
-  throw Error{{.code = ErrorCode::unavailable,
-               .attempted = kAttempted,
-               .cause = std::move(cause),
-               .native = {},
-               .ranks = {},
-               .hint = kHint}};
+  throw Error{{.code = ErrorCode::unavailable, .attempted = kAttempted, .cause = std::move(cause), .hint = kHint}};
 }
 
 base::ChildProcess start(std::vector<std::string> words) {

@@ -63,11 +63,8 @@ void collect_fabric_manager(NodeFacts& node, Deadline deadline) {
 
 void collect_gpus(NodeFacts& node, const Topology& topology, int local_ranks) {
   for (const Gpu& gpu : topology.gpus()) {
-    GpuFacts facts{.name = name_of(gpu),
-                   .number = gpu.vendor_index.value_or(-1),
-                   .numa_node = -1,
-                   .cpus = gpu.locality.cpus,
-                   .paths = {}};
+    GpuFacts facts{
+        .name = name_of(gpu), .number = gpu.vendor_index.value_or(-1), .numa_node = -1, .cpus = gpu.locality.cpus};
     if (gpu.locality.numa_node >= 0) {
       facts.numa_node = topology.numa_nodes()[static_cast<std::size_t>(gpu.locality.numa_node)].os_index;
     }
@@ -78,8 +75,7 @@ void collect_gpus(NodeFacts& node, const Topology& topology, int local_ranks) {
       std::count_if(topology.gpus().begin(), topology.gpus().end(), [](const Gpu& gpu) { return gpu.visible; });
   // Where each rank may use only its own GPU, this rank does not know the others'.
   if (local_ranks < 1 || visible < local_ranks) return;
-  for (const Placement& placement :
-       place(topology, {.num_ranks = local_ranks, .policy = BindPolicy::none, .allowed = {}, .gpus = {}})) {
+  for (const Placement& placement : place(topology, {.num_ranks = local_ranks, .policy = BindPolicy::none})) {
     PlacedRank placed;
     if (placement.gpu) placed.gpu = name_of(topology.gpus()[static_cast<std::size_t>(*placement.gpu)]);
     for (const int index : placement.nics) {

@@ -16,7 +16,7 @@ namespace {
 using Clock = Deadline::Clock;
 
 int print(const DoctorOptions& options, const JobFacts& job, Clock::time_point began) {
-  Examination done{.job = &job, .rules = 0, .findings = {}, .time = {}};
+  Examination done{.job = &job, .rules = 0};
   done.findings = examine(job, [&](const Rule& rule) {
     if (!options.wants(rule)) return false;
     ++done.rules;

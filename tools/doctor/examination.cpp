@@ -86,9 +86,7 @@ void check_failures(const JobFacts& job) {
     throw Error{{.code = ErrorCode::unavailable,
                  .attempted = "examining the ranks of the job",
                  .cause = fmt::format("rank {} on {}: {}", rank.rank, rank.host, rank.failure),
-                 .native = {},
-                 .ranks = {rank.rank},
-                 .hint = {}}};
+                 .ranks = {rank.rank}}};
   }
 }
 

@@ -63,11 +63,11 @@ struct RdmaPortFacts {
 
 /// A GPU of a node, whoever may use it.
 struct GpuFacts {
-  std::string name;         ///< as RankFacts::gpus has it
-  int number = -1;          ///< NVML's; -1 if unknown
-  int numa_node = -1;       ///< the kernel's number of the NUMA node that it is attached to; -1 if unknown
-  CpuSet cpus;              ///< processors near to it; empty if unknown
-  std::vector<Path> paths;  ///< to NodeFacts::rdma, in that order
+  std::string name;           ///< as RankFacts::gpus has it
+  int number = -1;            ///< NVML's; -1 if unknown
+  int numa_node = -1;         ///< the kernel's number of the NUMA node that it is attached to; -1 if unknown
+  CpuSet cpus{};              ///< processors near to it; empty if unknown
+  std::vector<Path> paths{};  ///< to NodeFacts::rdma, in that order
   friend bool operator==(const GpuFacts&, const GpuFacts&) = default;
 };
 
@@ -113,8 +113,8 @@ struct XidFacts {
 
 /// What the resolver says of a name.
 struct NameFacts {
-  std::vector<std::string> addresses;  ///< numeric
-  bool unanswered = false;             ///< it was too slow, so the addresses are unknown
+  std::vector<std::string> addresses{};  ///< numeric
+  bool unanswered = false;               ///< it was too slow, so the addresses are unknown
   friend bool operator==(const NameFacts&, const NameFacts&) = default;
 };
 
@@ -235,8 +235,8 @@ struct ProbeReport {
 struct NodeRecord {
   std::string host;
   std::vector<int> ranks;  ///< ascending
-  NodeFacts facts;
-  ProbeReport probes;
+  NodeFacts facts{};
+  ProbeReport probes{};
 };
 
 struct JobFacts {

@@ -246,8 +246,6 @@ Bytes encode_any(const Facts& facts) {
     throw Error{{.code = ErrorCode::invalid_argument,
                  .attempted = "telling rank 0 what this rank has found",
                  .cause = fmt::format("the facts have {} bytes, more than {}", bytes.size(), kLargestFactsBytes),
-                 .native = {},
-                 .ranks = {},
                  .hint = "is an environment variable extremely long?"}};
   }
   return bytes;

@@ -100,7 +100,7 @@ std::optional<JobFacts> gather(KeyValueStore& store, const std::optional<world::
   for (int number = 0; number < nodes.num_nodes(); ++number) {
     const auto& ranks = nodes.ranks_on(number);
     RankFacts& first = job.ranks[static_cast<std::size_t>(ranks.front())];
-    NodeRecord record{.host = first.host, .ranks = ranks, .facts = {}, .probes = {}};
+    NodeRecord record{.host = first.host, .ranks = ranks};
     if (first.of_node) record.facts = *first.of_node;
     if (nodes.num_nodes() > 1) record.probes = decode_probe_report(store.get(ranks.front(), kProbesKey, deadline));
     job.nodes.push_back(std::move(record));

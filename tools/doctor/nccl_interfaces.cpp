@@ -54,7 +54,7 @@ void add_use(std::vector<UsedInterface>& uses, const NodeRecord& node, const Soc
     return use.node == &node && use.choice.interface == choice.interface && use.choice.address == choice.address;
   });
   if (known == uses.end()) {
-    uses.push_back({.node = &node, .choice = choice, .ranks = {}, .for_bootstrap = false});
+    uses.push_back({.node = &node, .choice = choice, .for_bootstrap = false});
     known = std::prev(uses.end());
   }
   known->ranks.push_back(rank);

@@ -23,7 +23,7 @@ std::vector<SocketChoice> predict_socket_interfaces(const std::vector<InterfaceF
 struct UsedInterface {
   const NodeRecord* node = nullptr;
   SocketChoice choice;
-  std::vector<int> ranks;      ///< of the node that use it
+  std::vector<int> ranks{};    ///< of the node that use it
   bool for_bootstrap = false;  ///< it is NCCL's first one on some of them
 };
 

@@ -17,7 +17,7 @@ inline constexpr std::string_view kDoctorSchema = "ddp-info-doctor/1";
 struct Examination {
   const JobFacts* job = nullptr;
   std::size_t rules = 0;  ///< that were applied
-  std::vector<Finding> findings;
+  std::vector<Finding> findings{};
   std::chrono::milliseconds time{0};
 };
 

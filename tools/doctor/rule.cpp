@@ -24,7 +24,7 @@ void Findings::on_ranks(std::vector<int> ranks, std::string evidence, std::strin
   };
   auto found = std::find_if(found_.begin(), found_.end(), same);
   if (found == found_.end()) {
-    found_.push_back({.rule = rule_, .ranks = {}, .hosts = {}, .evidence = std::move(evidence), .fix = std::move(fix)});
+    found_.push_back({.rule = rule_, .evidence = std::move(evidence), .fix = std::move(fix)});
     found = std::prev(found_.end());
   }
   found->ranks.insert(found->ranks.end(), ranks.begin(), ranks.end());

@@ -29,10 +29,10 @@ struct Rule {
 /// What a rule has found, on ranks of which all that is said is equal.
 struct Finding {
   const Rule* rule = nullptr;
-  std::vector<int> ranks;          ///< ascending
-  std::vector<std::string> hosts;  ///< of these ranks, by node number
-  std::string evidence;            ///< one line
-  std::string fix;                 ///< the rule's, or one that fits this job
+  std::vector<int> ranks{};          ///< ascending
+  std::vector<std::string> hosts{};  ///< of these ranks, by node number
+  std::string evidence;              ///< one line
+  std::string fix;                   ///< the rule's, or one that fits this job
 };
 
 /// Where a rule puts what it finds; equal evidence is joined.

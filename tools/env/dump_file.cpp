@@ -108,7 +108,7 @@ EnvironmentReport read_document(const json& document) {
                                .ranks = ranks(each)});
   }
   for (const json& each : list(document, "variables")) {
-    EnvironmentReport::Variable variable{.name = text(each, "name"), .family = text(each, "family"), .values = {}};
+    EnvironmentReport::Variable variable{.name = text(each, "name"), .family = text(each, "family")};
     for (const json& value : list(each, "values")) {
       const json& read = member(value, "read");
       if (!read.is_boolean() && !read.is_null()) throw Malformed{"'read' is neither true, false nor null"};
@@ -135,8 +135,6 @@ EnvironmentReport parse_dump(std::string_view text, const std::string& name) {
   throw Error{{.code = ErrorCode::protocol,
                .attempted = fmt::format("reading '{}'", name),
                .cause = std::move(cause),
-               .native = {},
-               .ranks = {},
                .hint = "give a file of 'ddp-info env --json' or DDP_DUMP_ENV"}};
 }
 

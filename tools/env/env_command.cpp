@@ -102,8 +102,6 @@ void run_env(const EnvOptions& options) {
                    .attempted = fmt::format("reading the names of variables in {}",
                                             source.nccl.path.empty() ? "NCCL" : source.nccl.path),
                    .cause = source.nccl.problem,
-                   .native = {},
-                   .ranks = {},
                    .hint = "name the library: --nccl FILE"}};
     }
     return write_standard_output(names_not_in_table(source.nccl));
@@ -128,8 +126,6 @@ void run_env(const EnvOptions& options) {
                .attempted = "looking for the variables that were named",
                .cause = fmt::format("{} {} known, and no rank has {}", fmt::join(unknown, ", "),
                                     unknown.size() == 1 ? "is not" : "are not", unknown.size() == 1 ? "it" : "them"),
-               .native = {},
-               .ranks = {},
                .hint = meant.empty() ? "'ddp-info env --known' prints those that are known"
                                      : fmt::format("did you mean {}?", meant)}};
 }

@@ -76,8 +76,6 @@ WantedRanks wanted_ranks(const std::string& text) {
   throw Error{{.code = ErrorCode::invalid_argument,
                .attempted = looking_for(text),
                .cause = "this is no number of a job or step of Slurm",
-               .native = {},
-               .ranks = {},
                .hint = "squeue -s shows them: job:4711 or job:4711.0"}};
 }
 
@@ -158,8 +156,6 @@ std::vector<diagnostics::RankEnvironment> ranks_of_all_nodes(const std::string& 
     throw Error{{.code = ErrorCode::unavailable,
                  .attempted = looking_for(job),
                  .cause = fmt::format("{}", fmt::join(answers.notes, "; ")),
-                 .native = {},
-                 .ranks = {},
                  .hint = "what some of the ranks have would not tell how jobs differ"}};
   }
   std::vector<diagnostics::RankEnvironment> ranks;
@@ -197,8 +193,6 @@ EnvironmentReport report_of_running_job(const std::string& job) {
     throw Error{{.code = ErrorCode::not_found,
                  .attempted = looking_for(job),
                  .cause = "none of your processes on this host is one" + why_not,
-                 .native = {},
-                 .ranks = {},
                  .hint = "squeue --me --steps lists those that run"}};
   }
   return diagnostics::fold(found.ranks);

@@ -33,10 +33,10 @@ std::string_view to_string(Divergence kind) noexcept;
 struct Finding {
   Divergence kind = Divergence::missing_call;
   std::string group;
-  std::vector<int> culprits;
-  std::vector<int> others;
+  std::vector<int> culprits{};
+  std::vector<int> others{};
   bool sure = true;      ///< the culprits are fewer than the others
-  std::string theirs;    ///< what the culprits called; empty: nothing, or unknown
+  std::string theirs{};  ///< what the culprits called; empty: nothing, or unknown
   std::string expected;  ///< what the others called; empty: nothing
 };
 

@@ -69,8 +69,6 @@ DumpFolder read_dump_folder(const std::string& path) {
                .attempted = fmt::format("looking for dumps in '{}'", path),
                .cause = unreadable.empty() ? "no file there is called *.json"
                                            : fmt::format("none can be used; {}", unreadable.front()),
-               .native = {},
-               .ranks = {},
                .hint = "ranks write them where DDP_FLIGHT_DIR says, when a process group fails"}};
 }
 

@@ -9,9 +9,9 @@
 namespace ddp::tools::flight {
 
 struct DumpFolder {
-  std::string job;                    ///< "job17.0"; with ", attempt 1" after a restart
-  std::vector<RankDump> dumps;        ///< by rank, one of each
-  std::vector<std::string> left_out;  ///< what was not used, and why: a line each
+  std::string job;                      ///< "job17.0"; with ", attempt 1" after a restart
+  std::vector<RankDump> dumps{};        ///< by rank, one of each
+  std::vector<std::string> left_out{};  ///< what was not used, and why: a line each
 };
 
 /// Reads all *.json in @p path. Of several jobs the one that wrote last is meant. Throws Error: system where the folder

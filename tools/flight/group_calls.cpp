@@ -14,8 +14,7 @@ std::vector<GroupCalls> join_groups(const std::vector<RankDump>& dumps) {
       if (!joined.members.empty()) continue;
       joined.name = group.name;
       for (const int rank : group.ranks) {
-        joined.members.push_back(
-            {.rank = rank, .has_dump = dumped.contains(rank), .last_queued = 0, .collectives = {}, .transfers = {}});
+        joined.members.push_back({.rank = rank, .has_dump = dumped.contains(rank), .last_queued = 0});
       }
     }
   }

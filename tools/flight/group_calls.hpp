@@ -15,9 +15,9 @@ struct GroupCalls {
   struct Member {
     int rank = 0;  ///< in the world
     bool has_dump = false;
-    std::uint64_t last_queued = 0;                     ///< 0 where its dump does not know the group
-    std::map<std::uint64_t, const Call*> collectives;  ///< by sequence; old ones may have been overwritten
-    std::vector<const Call*> transfers;                ///< in order
+    std::uint64_t last_queued = 0;                       ///< 0 where its dump does not know the group
+    std::map<std::uint64_t, const Call*> collectives{};  ///< by sequence; old ones may have been overwritten
+    std::vector<const Call*> transfers{};                ///< in order
 
     /// Nothing if it has no record of it.
     const Call* at(std::uint64_t sequence) const {

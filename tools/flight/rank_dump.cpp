@@ -215,12 +215,7 @@ RankDump parse_rank_dump(std::string_view text, const std::string& file) {
   } catch (const Malformed& malformed) {
     cause = malformed.cause;
   }
-  throw Error{{.code = ErrorCode::protocol,
-               .attempted = fmt::format("reading '{}'", file),
-               .cause = std::move(cause),
-               .native = {},
-               .ranks = {},
-               .hint = {}}};
+  throw Error{{.code = ErrorCode::protocol, .attempted = fmt::format("reading '{}'", file), .cause = std::move(cause)}};
 }
 
 }  // namespace ddp::tools::flight

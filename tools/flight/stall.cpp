@@ -72,10 +72,7 @@ std::optional<Finding> find_mismatch(const GroupCalls& group, std::uint64_t sequ
   }
   Finding finding{.kind = Divergence::other_operation,
                   .group = group.name,
-                  .culprits = {},
-                  .others = {},
                   .sure = largest == 1,
-                  .theirs = {},
                   .expected = right->second.front()->at(sequence)->description()};
   const Member* first = nullptr;
   for (const auto& [fingerprint, members] : classes) {

@@ -31,7 +31,6 @@ constexpr std::size_t kMostElementsPerPair = 8192;
   throw Error{{.code = ErrorCode::protocol,
                .attempted = std::move(attempted),
                .cause = std::move(cause),
-               .native = {},
                .ranks = std::move(from),
                .hint = "data was corrupted in transit: check these nodes for memory and network errors"}};
 }
@@ -172,8 +171,6 @@ void Checks::binding() {
                  .attempted = "checking the processors of this rank",
                  .cause = fmt::format("DDP_BIND should have bound it to {}, but it may run on {}",
                                       world_.placement()->cpus.to_string(), now.to_string()),
-                 .native = {},
-                 .ranks = {},
                  .hint = "'ddp-info topo' in the same step shows why; does a task prolog change the mask?"}};
   }
   const auto environment = base::Environment::process();
@@ -197,8 +194,6 @@ void Checks::torch_store(bool expected) {
     throw Error{{.code = ErrorCode::unavailable,
                  .attempted = "looking for the store of torch.distributed",
                  .cause = fmt::format("{} is not set", name),
-                 .native = {},
-                 .ranks = {},
                  .hint = environment.has("SLURM_DDP_STEP")
                              ? "srun --ddp was used, but Slurm does not load the plugin on this node: "
                                "'ddp-selftest --local' says why"
@@ -212,8 +207,6 @@ void Checks::torch_store(bool expected) {
                  .attempted = "joining the job over the store of torch.distributed",
                  .cause = fmt::format("it is rank {} of {} there, but rank {} of {} in the job", second.rank(),
                                       second.world_size(), world_.rank(), world_.world_size()),
-                 .native = {},
-                 .ranks = {},
                  .hint = "is RANK or WORLD_SIZE of another job exported?"}};
   }
 }

@@ -43,7 +43,7 @@ void read_into(const std::filesystem::path& file, int depth, Plugstack& stack) {
         stack.unreadable.push_back(folder);
     } else if (kind == "optional" || kind == "required") {
       if (std::filesystem::path(path).filename() != "spank_ddp.so") continue;
-      PluginLine found{.file = file, .plugin = path, .helper = {}};
+      PluginLine found{.file = file, .plugin = path};
       for (std::string word; words >> word;) {
         if (word.starts_with(kHelper)) found.helper = word.substr(kHelper.size());
       }

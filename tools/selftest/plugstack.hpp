@@ -11,7 +11,7 @@ namespace ddp::selftest {
 struct PluginLine {
   std::filesystem::path file;    ///< the configuration file that it stands in
   std::filesystem::path plugin;  ///< as it is written there
-  std::string helper;            ///< of helper=; empty: none
+  std::string helper{};          ///< of helper=; empty: none
 };
 
 struct Plugstack {

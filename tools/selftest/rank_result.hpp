@@ -16,9 +16,9 @@ enum class Severity : std::uint8_t { failure, warning };
 
 struct Finding {
   Severity severity = Severity::failure;
-  std::string check;        ///< "collectives"
-  std::string what;         ///< one line
-  std::vector<int> blamed;  ///< world ranks at fault, as far as this rank can tell; never empty
+  std::string check;          ///< "collectives"
+  std::string what;           ///< one line
+  std::vector<int> blamed{};  ///< world ranks at fault, as far as this rank can tell; never empty
   friend bool operator==(const Finding&, const Finding&) = default;
 };
 

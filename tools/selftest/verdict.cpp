@@ -95,7 +95,7 @@ void worsen(NodeVerdict& node, Verdict verdict, std::string reason) {
 std::vector<NodeVerdict> judge(const std::vector<TestedNode>& nodes) {
   std::vector<NodeVerdict> verdicts;
   for (const TestedNode& node : nodes) {
-    verdicts.push_back({.host = node.host, .ranks = node.ranks, .verdict = Verdict::pass, .reason = {}});
+    verdicts.push_back({.host = node.host, .ranks = node.ranks, .verdict = Verdict::pass});
   }
   const auto node_of = node_of_ranks(nodes);
   // A node's own findings come first: they are closer to the cause than what others say.

@@ -17,16 +17,16 @@ enum class Verdict {
 };
 
 struct TestedNode {
-  std::string host;
-  std::vector<int> ranks;                          ///< ascending
-  std::vector<std::optional<RankResult>> results;  ///< of these ranks; nullopt where rank 0 could not get it
+  std::string host{};
+  std::vector<int> ranks;                            ///< ascending
+  std::vector<std::optional<RankResult>> results{};  ///< of these ranks; nullopt where rank 0 could not get it
 };
 
 struct NodeVerdict {
   std::string host;
   std::vector<int> ranks;
   Verdict verdict = Verdict::pass;
-  std::string reason;  ///< one line; empty for pass
+  std::string reason{};  ///< one line; empty for pass
 };
 
 /// A node fails when a finding blames one of its ranks. With three nodes or more, a rank that blames more than half of

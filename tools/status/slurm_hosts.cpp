@@ -25,7 +25,7 @@ SlurmHosts ask_slurm_hosts(const std::string& job, bool stacks, Deadline deadlin
                                   fmt::format("--timeout={}", helper_limit.count())};
   if (stacks) helper.emplace_back("--stacks");
   NodeAnswers answers = ask_nodes_of_job(job, std::move(helper), deadline);
-  SlurmHosts found{.hosts = {}, .notes = std::move(answers.notes), .nodes = answers.nodes};
+  SlurmHosts found{.notes = std::move(answers.notes), .nodes = answers.nodes};
   for (const Bytes& message : answers.messages) {
     try {
       found.hosts.push_back(diagnostics::decode_host_facts(message));

@@ -11,7 +11,7 @@
 namespace ddp::tools::status {
 
 struct SlurmHosts {
-  std::vector<diagnostics::HostFacts> hosts;
+  std::vector<diagnostics::HostFacts> hosts{};
   std::vector<std::string> notes;
   int nodes = 0;  ///< of the job; those that have answered may be fewer
 };

@@ -83,7 +83,7 @@ diagnostics::LocalObservation look_here(const StatusOptions& options, const base
 
 /// For the process that asked. What fails is told to it.
 int print_facts(const StatusOptions& options, const base::Environment& environment, Deadline deadline) {
-  HostFacts facts{.host = base::host_name(), .ranks = {}, .notes = {}};
+  HostFacts facts{.host = base::host_name()};
   try {
     facts = look_here(options, environment, deadline).facts;
   } catch (const Error& error) {

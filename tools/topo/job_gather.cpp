@@ -50,9 +50,7 @@ RankReport report_of(KeyValueStore& store, int rank, std::size_t local_rank, Dea
                  .attempted = fmt::format("reading the report of rank {}", rank),
                  .cause = fmt::format("it says that it is of rank {} with local rank {}, not {}", report.rank,
                                       report.local_rank, local_rank),
-                 .native = {},
-                 .ranks = {rank},
-                 .hint = {}}};
+                 .ranks = {rank}}};
   }
   return report;
 }
@@ -85,7 +83,7 @@ std::optional<GatheredJob> gather_job(KeyValueStore& store, const JobLayout& lay
   GatheredJob job;
   for (std::size_t number = 0; number < layout.node_ranks.size(); ++number) {
     const auto& ranks = layout.node_ranks[number];
-    GatheredNode gathered{.machine = machine_of(store, layout, number, deadline), .ranks = {}};
+    GatheredNode gathered{.machine = machine_of(store, layout, number, deadline)};
     for (std::size_t i = 0; i < ranks.size(); ++i) gathered.ranks.push_back(report_of(store, ranks[i], i, deadline));
     if (!gathered.machine.empty() && !job.xml.contains(gathered.machine)) {
       job.xml.emplace(gathered.machine, base::to_text(store.get(ranks.front(), kXmlKey, deadline)));

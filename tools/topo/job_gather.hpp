@@ -16,8 +16,8 @@ namespace ddp::tools {
 
 /// Which ranks there are, and where.
 struct JobLayout {
-  int rank = 0;                              ///< this one
-  std::vector<std::vector<int>> node_ranks;  ///< ranks of each node, ascending, by node number
+  int rank = 0;                                ///< this one
+  std::vector<std::vector<int>> node_ranks{};  ///< ranks of each node, ascending, by node number
 };
 
 struct OwnFacts {
@@ -27,8 +27,8 @@ struct OwnFacts {
 };
 
 struct GatheredNode {
-  std::string machine;            ///< key of GatheredJob::xml; empty if the node's first rank has failed
-  std::vector<RankReport> ranks;  ///< by local rank
+  std::string machine;              ///< key of GatheredJob::xml; empty if the node's first rank has failed
+  std::vector<RankReport> ranks{};  ///< by local rank
 };
 
 struct GatheredJob {

@@ -42,7 +42,6 @@ void check_gpus(const Topology& topology, const RankReport& report) {
       throw Error{{.code = ErrorCode::mismatch,
                    .attempted = fmt::format("comparing the GPUs of rank {} with those of its node", report.rank),
                    .cause = fmt::format("it sees a GPU {}, but {} has {}", gpu, report.host, topology.gpus().size()),
-                   .native = {},
                    .ranks = {report.rank},
                    .hint = "do all ranks of a host run in the same container?"}};
     }
@@ -70,8 +69,7 @@ std::optional<std::vector<int>> gpus_in_order(const std::vector<RankReport>& ran
 /// @param free where it should be if it might use all that the job may use on this node.
 ActualBinding judge(const RankReport& report, const Placement& placed, const Placement& free, const CpuSet& of_job,
                     BindPolicy policy) {
-  ActualBinding actual{
-      .given = report.given, .binding = report.binding, .state = BindingState::elsewhere, .sentence = {}};
+  ActualBinding actual{.given = report.given, .binding = report.binding, .state = BindingState::elsewhere};
   const CpuSet& mask = report.binding.cpus;
   const bool far = placed.gpu.has_value() && placed.numa_nodes != free.numa_nodes;
   if (mask == placed.cpus && (far || placed.num_cores < free.num_cores)) {
@@ -147,7 +145,6 @@ NodeKind describe_node(const NodeReports& node, BindPolicy policy, topology::Gpu
   const bool as_seen = visible == visible_in(node.topology);
   NodeKind kind{.topology = as_seen ? node.topology : with_visible(node.topology, visible),
                 .hosts = {node.ranks.front().host},
-                .rows = {},
                 .allowed = of_job & node.topology.cpus()};
   PlacementRequest request;
   request.num_ranks = static_cast<int>(node.ranks.size());
@@ -218,7 +215,7 @@ void fold(NodeKind& into, NodeKind from) {
 
 Report describe_job(const std::vector<NodeReports>& nodes, JobDescription job, BindPolicy policy,
                     topology::GpuVisibility gpus) {
-  Report report{.job = std::move(job), .policy = policy, .gpus = gpus, .kinds = {}};
+  Report report{.job = std::move(job), .policy = policy, .gpus = gpus};
   std::vector<std::string> shapes;
   for (const NodeReports& node : nodes) {
     NodeKind kind = describe_node(node, policy, gpus);

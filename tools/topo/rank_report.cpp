@@ -56,8 +56,6 @@ Bytes encode(const RankReport& report) {
     throw Error{{.code = ErrorCode::invalid_argument,
                  .attempted = "reporting what this rank has got",
                  .cause = fmt::format("the report has {} bytes, more than {}", bytes.size(), kLargestReportBytes),
-                 .native = {},
-                 .ranks = {},
                  .hint = "is a variable such as OMP_PLACES or NCCL_TOPO_FILE extremely long?"}};
   }
   return bytes;

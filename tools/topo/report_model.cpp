@@ -65,29 +65,25 @@ Report describe_machine(const Topology& topology, const MachineQuestion& questio
   const topology::NodeRequest request{.bind = question.policy,
                                       .gpus = question.gpus,
                                       .ranks = {static_cast<std::size_t>(std::max(question.num_ranks, 0)), each},
-                                      .interface = {},
                                       .environment = question.environment,
                                       .nccl_conf = question.nccl_conf};
-  NodeKind kind{.topology = topology, .hosts = {}, .rows = {}, .allowed = each.cpus & topology.cpus()};
+  NodeKind kind{.topology = topology, .allowed = each.cpus & topology.cpus()};
   if (!question.host.empty()) kind.hosts = {question.host};
   for (topology::RankPlan& plan : topology::plan_node(topology, request)) {
     const int local_rank = plan.placement.local_rank;
-    RankRow row{.ranks = {{.rank = local_rank, .host = question.host, .interface = {}}},
+    RankRow row{.ranks = {{.rank = local_rank, .host = question.host}},
                 .local_rank = local_rank,
-                .placement = std::move(plan.placement),
-                .settings = {},
-                .actual = {}};
+                .placement = std::move(plan.placement)};
     for (topology::Setting& setting : plan.settings) {
       row.settings.push_back({.name = std::move(setting.name),
                               .value = std::move(setting.value),
                               .reason = std::move(setting.reason),
                               .by_user = setting.by_user,
-                              .conflict = std::move(setting.conflict),
-                              .actual = {}});
+                              .conflict = std::move(setting.conflict)});
     }
     kind.rows.push_back(std::move(row));
   }
-  Report report{.job = {}, .policy = question.policy, .gpus = question.gpus, .kinds = {}};
+  Report report{.policy = question.policy, .gpus = question.gpus};
   report.kinds.push_back(std::move(kind));
   return report;
 }
@@ -101,10 +97,7 @@ std::pair<const NodeKind*, const RankRow*> find_rank(const Report& report, int r
   }
   throw Error{{.code = ErrorCode::invalid_argument,
                .attempted = "looking for a rank in the report",
-               .cause = fmt::format("there is no rank {}", rank),
-               .native = {},
-               .ranks = {},
-               .hint = {}}};
+               .cause = fmt::format("there is no rank {}", rank)}};
 }
 
 }  // namespace ddp::tools

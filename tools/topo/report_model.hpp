@@ -33,7 +33,7 @@ struct ActualBinding {
   CpuSet given;     ///< before World::init
   Binding binding;  ///< now
   BindingState state = BindingState::as_placed;
-  std::string sentence;  ///< "narrower mask from the launcher: 0-1"
+  std::string sentence{};  ///< "narrower mask from the launcher: 0-1"
   friend bool operator==(const ActualBinding&, const ActualBinding&) = default;
 };
 
@@ -43,31 +43,31 @@ struct SettingRow {
   std::string value;   ///< recommended; the user's own where it is kept
   std::string reason;  ///< one sentence
   bool by_user = false;
-  std::string conflict;               ///< what is wrong with the set value; empty: nothing
-  std::optional<std::string> actual;  ///< in a job: what the rank has; nothing where it is not set
+  std::string conflict;                 ///< what is wrong with the set value; empty: nothing
+  std::optional<std::string> actual{};  ///< in a job: what the rank has; nothing where it is not set
 };
 
 /// One of the ranks that a row stands for: one per folded node.
 struct RankIdentity {
   int rank = 0;
-  std::string host;                     ///< empty for the machine of a file
-  topology::SocketInterface interface;  ///< in a job
+  std::string host;                          ///< empty for the machine of a file
+  topology::SocketInterface interface = {};  ///< in a job
 };
 
 struct RankRow {
   std::vector<RankIdentity> ranks;  ///< ascending; never empty
   int local_rank = 0;
   Placement placement;
-  std::vector<SettingRow> settings;     ///< by name
-  std::optional<ActualBinding> actual;  ///< in a job
+  std::vector<SettingRow> settings{};     ///< by name
+  std::optional<ActualBinding> actual{};  ///< in a job
 };
 
 /// One node, or several that look alike and whose ranks are placed, bound and set up alike.
 struct NodeKind {
   Topology topology;
-  std::vector<std::string> hosts;  ///< empty for the machine of a file
-  std::vector<RankRow> rows;       ///< by local rank
-  CpuSet allowed;                  ///< processors that ranks may use
+  std::vector<std::string> hosts{};  ///< empty for the machine of a file
+  std::vector<RankRow> rows{};       ///< by local rank
+  CpuSet allowed{};                  ///< processors that ranks may use
 
   std::vector<int> ranks() const;        ///< of the job, ascending
   std::vector<int> unused_gpus() const;  ///< visible, but of no rank
@@ -80,10 +80,10 @@ struct JobDescription {
 };
 
 struct Report {
-  std::optional<JobDescription> job;  ///< nothing: about a machine
+  std::optional<JobDescription> job{};  ///< nothing: about a machine
   BindPolicy policy = BindPolicy::numa;
   topology::GpuVisibility gpus = topology::GpuVisibility::all;
-  std::vector<NodeKind> kinds;  ///< by their first rank
+  std::vector<NodeKind> kinds{};  ///< by their first rank
 };
 
 /// A question about one machine.
@@ -107,7 +107,7 @@ Report describe_machine(const Topology& topology, const MachineQuestion& questio
 /// A node of a job, with the reports of its ranks by local rank.
 struct NodeReports {
   Topology topology;
-  std::vector<RankReport> ranks;
+  std::vector<RankReport> ranks{};
 };
 
 /// What the ranks of a job have got, beside what they should have. Equal nodes are folded.

@@ -129,9 +129,7 @@ void check_failures(const GatheredJob& job) {
   throw Error{{.code = ErrorCode::unavailable,
                .attempted = "gathering what the ranks of the job have got",
                .cause = std::move(causes),
-               .native = {},
-               .ranks = std::move(ranks),
-               .hint = {}}};
+               .ranks = std::move(ranks)}};
 }
 
 std::vector<NodeReports> read_nodes(GatheredJob job) {
@@ -156,7 +154,7 @@ void run_in_job(const TopoOptions& options, const base::Environment& shell) {
     if (world.rank() == 0) run_for_one_machine(options, shell, {});
     return;
   }
-  JobLayout layout{.rank = world.rank(), .node_ranks = {}};
+  JobLayout layout{.rank = world.rank()};
   for (int node = 0; node < world.num_nodes(); ++node) layout.node_ranks.push_back(world.ranks_on_node(node));
   const Deadline deadline = Deadline::after(shell.seconds("DDP_INIT_TIMEOUT"));
   auto job = gather_job(world.key_value_store(), layout, inquire(world, given), deadline);

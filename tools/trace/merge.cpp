@@ -64,7 +64,6 @@ std::vector<RankTrace> one_of_each_rank(std::vector<RankTrace> traces) {
   throw Error{{.code = ErrorCode::conflict,
                .attempted = "merging traces",
                .cause = fmt::format("'{}' and '{}' are both of rank {}", same->file, std::next(same)->file, same->rank),
-               .native = {},
                .ranks = {same->rank},
                .hint = "leave one of each rank in the folder"}};
 }

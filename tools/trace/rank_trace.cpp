@@ -95,8 +95,6 @@ RankTrace parse_rank_trace(std::string_view text, std::string file) {
     throw Error{{.code = ErrorCode::protocol,
                  .attempted = fmt::format("reading the trace '{}'", file),
                  .cause = problem.cause,
-                 .native = {},
-                 .ranks = {},
                  .hint = "give a folder with what Reducer::trace_json() of each rank gave, and no other *.json"}};
   }
 }

@@ -21,7 +21,7 @@ struct TraceEvent {
 struct RankTrace {
   int rank = 0;
   std::string file;
-  std::vector<TraceEvent> events;
+  std::vector<TraceEvent> events{};
 };
 
 /// @param file what messages call it. Throws Error(protocol) for what is no such trace.

@@ -22,8 +22,6 @@ void run_trace(const TraceOptions& options) {
     throw Error{{.code = ErrorCode::not_found,
                  .attempted = fmt::format("looking for traces in '{}'", options.folder),
                  .cause = "no file there is called *.json",
-                 .native = {},
-                 .ranks = {},
                  .hint = hint}};
   }
   traces = one_of_each_rank(std::move(traces));

@@ -49,9 +49,7 @@ CompletionQueue::CompletionQueue() {
     throw Error{{.code = ErrorCode::system,
                  .attempted = "making a queue for the ends of operations (eventfd)",
                  .cause = std::strerror(number),
-                 .native = "errno " + std::to_string(number),
-                 .ranks = {},
-                 .hint = {}}};
+                 .native = "errno " + std::to_string(number)}};
   }
   state_ = std::make_shared<State>(event);
 }

@@ -52,8 +52,6 @@ std::optional<std::chrono::milliseconds> duration_of(nb::handle timeout) {
     throw Error{{.code = ErrorCode::invalid_argument,
                  .attempted = "using the argument timeout",
                  .cause = std::string(shown.c_str()) + " is no duration",
-                 .native = {},
-                 .ranks = {},
                  .hint = "give seconds, a datetime.timedelta, or None for the default"}};
   }
   return std::chrono::ceil<std::chrono::milliseconds>(

@@ -27,8 +27,6 @@ class Exclusive {
     throw Error{{.code = ErrorCode::unavailable,
                  .attempted = attempted,
                  .cause = "another call to the same object is still under way",
-                 .native = {},
-                 .ranks = {},
                  .hint = "use it from one thread, and not after Ctrl-C has ended a call"}};
   }
   /// For what is safe at any time.

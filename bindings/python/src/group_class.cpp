@@ -39,8 +39,6 @@ ReduceOp reduce_op(const std::string& name) {
   throw Error{{.code = ErrorCode::invalid_argument,
                .attempted = "using the argument op",
                .cause = "'" + name + "' is no reduction",
-               .native = {},
-               .ranks = {},
                .hint = "reductions are sum, avg, min, max and product"}};
 }
 
@@ -54,7 +52,7 @@ PythonWork start(PythonGroup& group, TensorArguments& tensors, nb::handle timeou
   options.stream = tensors.stream();
   const Deadline latest{options.deadline->when() + kSlack};
   const WithoutGil released;
-  return {.work = function(std::move(options)), .latest = latest, .callbacks = {}};
+  return {.work = function(std::move(options)), .latest = latest};
 }
 
 PythonWork all_reduce(PythonGroup& group, nb::handle tensor, const std::string& op, nb::handle timeout,

@@ -32,8 +32,6 @@ MetricKind kind_of(const std::string& word) {
   throw Error{{.code = ErrorCode::invalid_argument,
                .attempted = "making a MetricSet",
                .cause = "'" + word + "' is no kind of metric",
-               .native = {},
-               .ranks = {},
                .hint = "kinds are mean, sum, min and max"}};
 }
 

@@ -15,8 +15,6 @@ std::vector<NamedTensor> named_tensors(nb::handle mapping, TensorArguments& tens
     throw Error{{.code = ErrorCode::invalid_argument,
                  .attempted = "using the argument tensors",
                  .cause = "it is no mapping from names to tensors",
-                 .native = {},
-                 .ranks = {},
                  .hint = "give a dict, such as model.state_dict()"}};
   }
   std::vector<NamedTensor> named;

@@ -28,8 +28,6 @@ SamplerOptions sampler_options(bool shuffle, std::int64_t seed, const std::strin
   throw Error{{.code = ErrorCode::invalid_argument,
                .attempted = "using the argument remainder",
                .cause = "'" + remainder + "' is no way to deal what is left",
-               .native = {},
-               .ranks = {},
                .hint = "give pad, drop or uneven"}};
 }
 
@@ -103,8 +101,6 @@ void load_state_dict(ElasticSampler& sampler, const nb::dict& words) {
     return Error{{.code = ErrorCode::invalid_argument,
                   .attempted = "loading a sampler's state",
                   .cause = std::string("'") + name + "' " + what,
-                  .native = {},
-                  .ranks = {},
                   .hint = "give what state_dict() of an ElasticSampler gave"}};
   };
   const auto read = [&](const char* name, auto& value) {

@@ -67,10 +67,7 @@ std::shared_ptr<TorchStore> make_torch_store(const PythonWorld& world, nb::handl
 Error busy_store() {
   return Error{{.code = ErrorCode::timeout,
                 .attempted = "using the job's store",
-                .cause = "another call to it is still under way",
-                .native = {},
-                .ranks = {},
-                .hint = {}}};
+                .cause = "another call to it is still under way"}};
 }
 
 void add_store(nb::module_& module) {

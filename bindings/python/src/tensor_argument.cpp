@@ -28,8 +28,6 @@ std::string kind_of(nb::handle object) {
   throw Error{{.code = ErrorCode::invalid_argument,
                .attempted = std::string("using the argument ") + name,
                .cause = std::move(cause),
-               .native = {},
-               .ranks = {},
                .hint = std::move(hint)}};
 }
 

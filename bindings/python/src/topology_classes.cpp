@@ -25,8 +25,7 @@ auto processors(CpuSet Owner::*set) {
 
 std::vector<Placement> place_ranks(const Topology& topology, int ranks, const std::string& bind,
                                    std::optional<std::vector<int>> gpus) {
-  PlacementRequest request{
-      .num_ranks = ranks, .policy = parse_bind_policy(bind), .allowed = {}, .gpus = std::move(gpus)};
+  PlacementRequest request{.num_ranks = ranks, .policy = parse_bind_policy(bind), .gpus = std::move(gpus)};
   const WithoutGil released;
   return place(topology, request);
 }
@@ -37,10 +36,7 @@ const Device& device_of(const std::vector<Device>& devices, int index, const cha
   throw Error{{.code = ErrorCode::invalid_argument,
                .attempted = "asking for a distance",
                .cause = "there is no " + std::string(what) + " " + std::to_string(index) + "; the machine has " +
-                        std::to_string(devices.size()),
-               .native = {},
-               .ranks = {},
-               .hint = {}}};
+                        std::to_string(devices.size())}};
 }
 
 void add_devices(nb::module_& module) {

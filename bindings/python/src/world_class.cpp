@@ -29,8 +29,6 @@ LaunchSource source_of(const std::string& name) {
   throw Error{{.code = ErrorCode::invalid_argument,
                .attempted = "using the argument launch",
                .cause = "'" + name + "' is no source of ranks",
-               .native = {},
-               .ranks = {},
                .hint = "sources are pmix, pmi2, torchrun, openmpi, slurm and single"}};
 }
 
@@ -41,7 +39,7 @@ bool binds_memory() {
 }
 
 PythonWorld* make_world(nb::handle timeout, const std::optional<std::string>& launch, bool keep_session) {
-  InitOptions options{.timeout = duration_of(timeout), .launch = {}, .keep_session = keep_session};
+  InitOptions options{.timeout = duration_of(timeout), .keep_session = keep_session};
   if (launch) options.launch = source_of(*launch);
   const auto make = [options] { return std::make_shared<SharedWorld>(World::init(options)); };
   if (!binds_memory()) return new PythonWorld(interruptible(make));
@@ -95,8 +93,6 @@ const std::shared_ptr<SharedWorld>& PythonWorld::shared() const {
   throw Error{{.code = ErrorCode::unavailable,
                .attempted = "using a World",
                .cause = "it has been closed",
-               .native = {},
-               .ranks = {},
                .hint = "libddp.init() makes another, on all ranks"}};
 }
 
@@ -105,8 +101,6 @@ std::shared_ptr<SharedWorld> PythonWorld::job(std::string_view attempted) const 
   throw Error{{.code = ErrorCode::unavailable,
                .attempted = std::string(attempted),
                .cause = "this process was forked from the one that called libddp.init()",
-               .native = {},
-               .ranks = {},
                .hint = "only that process can talk to other ranks; start helpers by multiprocessing's spawn"}};
 }
 

@@ -165,16 +165,10 @@ inline ddp::ReducerOptions options_of(std::optional<std::size_t> cap, std::size_
           .find_unused_parameters = find_unused,
           .static_graph = static_graph,
           .skip_all_reduce_unused = skip_unused,
-          .ready_order = {},
-          .recorded_order = {},
-          .buffers = {},
           .delayed = std::move(delayed),
           .delayed_behind = delayed_behind,
           .reduce_dtype = reduce ? binding::dtype_of(*reduce) : std::nullopt,
           .comm_hook = std::move(hook),
-          .allocator = {},
-          .moved_in = {},
-          .stream = {},
           .log = std::move(log)};
 }
 

@@ -17,7 +17,6 @@ int device_of(const ddp::World& world) {
   throw ddp::Error{{.code = ddp::ErrorCode::unavailable,
                     .attempted = "choosing a CUDA device",
                     .cause = "this rank may use none",
-                    .native = {},
                     .ranks = {world.rank()},
                     .hint = "ask the launcher for GPUs, or use --device cpu"}};
 }

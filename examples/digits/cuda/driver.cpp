@@ -53,8 +53,6 @@ constexpr unsigned int kThreads = 128;
   throw ddp::Error{{.code = ddp::ErrorCode::unavailable,
                     .attempted = std::move(attempted),
                     .cause = std::move(cause),
-                    .native = {},
-                    .ranks = {},
                     .hint = "use --device cpu, or a machine with an NVIDIA driver"}};
 }
 
@@ -97,9 +95,7 @@ void check(CUresult code, const std::string& attempted) {
   throw ddp::Error{{.code = ddp::ErrorCode::system,
                     .attempted = attempted,
                     .cause = "CUDA's driver failed",
-                    .native = fmt::format("{} ({})", name == nullptr ? "CUresult" : name, static_cast<int>(code)),
-                    .ranks = {},
-                    .hint = {}}};
+                    .native = fmt::format("{} ({})", name == nullptr ? "CUresult" : name, static_cast<int>(code))}};
 }
 
 CUdeviceptr address_of(const void* pointer) { return reinterpret_cast<CUdeviceptr>(pointer); }

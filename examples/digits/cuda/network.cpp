@@ -40,10 +40,7 @@ Network<float>::Outcome DeviceNetwork::forward(const Batch<float>& batch) {
     throw ddp::Error{{.code = ddp::ErrorCode::invalid_argument,
                       .attempted = "computing a batch on a CUDA device",
                       .cause = fmt::format("it has {} samples with {} inputs together; at most {} samples of {} fit",
-                                           batch.size(), batch.inputs.size(), max_batch_, layers_[0].inputs),
-                      .native = {},
-                      .ranks = {},
-                      .hint = {}}};
+                                           batch.size(), batch.inputs.size(), max_batch_, layers_[0].inputs)}};
   }
   samples_ = static_cast<std::uint32_t>(batch.size());
   gpu_.upload(inputs_, std::span<const float>(batch.inputs));

@@ -40,7 +40,7 @@ class DeviceNetwork {
     std::uint32_t inputs;
     std::uint32_t outputs;
     std::size_t first;  ///< of its parameters; the biases are behind inputs * outputs weights
-    float* result;      ///< of the last layer: probabilities
+    float* result{};    ///< of the last layer: probabilities
     float* delta;       ///< of hidden layers: the gradient by result
     std::uint32_t parameters() const { return (inputs + 1) * outputs; }
   };

@@ -44,9 +44,9 @@ struct UnfitMessage {
 /// Why an operation did not end with Outcome::ok, as far as its backend knows. The group finds out the rest.
 struct Failure {
   std::vector<int>
-      ranks;           ///< in the group, ascending: dead, absent or different ones; empty if the backend cannot tell
-  std::string cause;   ///< "connection reset by rank 3"
-  std::string native;  ///< the native code by name: "ECONNRESET (104)"; empty if there is none
+      ranks{};           ///< in the group, ascending: dead, absent or different ones; empty if the backend cannot tell
+  std::string cause;     ///< "connection reset by rank 3"
+  std::string native{};  ///< the native code by name: "ECONNRESET (104)"; empty if there is none
   std::optional<UnfitMessage> message{};  ///< of a mismatch: what this rank received
   /// Another rank has found it and knows more, which it tells the group's members by itself.
   bool elsewhere = false;

@@ -26,7 +26,7 @@ struct CheckpointOptions {
 /// What a checkpoint says besides its tensors.
 struct Restored {
   std::int64_t step = 0;
-  std::string extra;
+  std::string extra{};
 };
 
 /// The checkpoints in a folder, which all ranks see and one job at a time writes to. Each is a folder, step-<step>, of

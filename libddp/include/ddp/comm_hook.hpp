@@ -24,14 +24,14 @@ struct GradientBucket {
   bool is_last = false;                      ///< of the step
   TensorView buffer;                         ///< one dimension; what is there when the exchange ends are the gradients
   std::vector<std::size_t> parameters;       ///< positions in the Reducer's list
-  std::vector<TensorView> gradients;         ///< parts of buffer, in the order of `parameters`
+  std::vector<TensorView> gradients{};       ///< parts of buffer, in the order of `parameters`
   std::shared_ptr<void> memory;              ///< owns the buffer, for CallOptions::keep_alive
   std::shared_ptr<TensorExecutor> executor;  ///< moves what is in it
   std::optional<Stream> program{};           ///< ReducerOptions::stream of a bucket on a CUDA device
   /// More memory where the buffer is, aligned to 64 bytes, which may be dropped at any time. On a CUDA device by
   /// ReducerOptions::allocator, else collective: all ranks take the same, in the order of their buckets. In start() and
   /// add_leaf().
-  std::function<std::shared_ptr<void>(std::size_t bytes)> allocate;
+  std::function<std::shared_ptr<void>(std::size_t bytes)> allocate{};
 };
 
 /// The end of an exchange: blocks until the buffer holds the result, on a CUDA device until the stream will. Called

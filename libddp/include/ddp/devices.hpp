@@ -30,7 +30,7 @@ struct PciAddress {
 struct Locality {
   int package = -1;          ///< index in Topology::packages(); -1: unknown, or the device is near to several
   int numa_node = -1;        ///< index in Topology::numa_nodes(); -1: unknown, or the device is near to several
-  CpuSet cpus;               ///< processors near to the device; all of the machine when that is unknown
+  CpuSet cpus{};             ///< processors near to the device; all of the machine when that is unknown
   std::vector<int> bridges;  ///< numbers of the bridges above a PCI device, host bridge first; empty: not on PCI
 };
 
@@ -59,9 +59,9 @@ struct Gpu {
 
 struct NicPort {
   int number = 1;
-  std::string state;       ///< "ACTIVE", "DOWN", ...; empty if unknown
-  std::string link_layer;  ///< "InfiniBand", "Ethernet"; empty if unknown
-  double rate_gbps = 0;    ///< Gbit/s; 0 if unknown
+  std::string state;         ///< "ACTIVE", "DOWN", ...; empty if unknown
+  std::string link_layer{};  ///< "InfiniBand", "Ethernet"; empty if unknown
+  double rate_gbps = 0;      ///< Gbit/s; 0 if unknown
 };
 
 /// An address of a network interface with its subnet.
@@ -90,11 +90,11 @@ std::string_view to_string(InterfaceKind kind) noexcept;  ///< the enumerator's 
 struct NetworkInterface {
   std::string name;  ///< "ib0"
   InterfaceKind kind = InterfaceKind::other;
-  bool up = false;                          ///< IFF_UP and IFF_RUNNING: configured, and its cable is connected
-  std::vector<InterfaceAddress> addresses;  ///< without IPv6 link-local; IPv4 first, in the kernel's order
-  double rate_gbps = 0;                     ///< /sys/class/net/NAME/speed in Gbit/s; 0 if unknown
-  std::string bond;                         ///< the bond that this is a slave of
-  std::vector<std::string> slaves;          ///< of a bond or bridge, or what a VLAN lies on; ascending
+  bool up = false;                            ///< IFF_UP and IFF_RUNNING: configured, and its cable is connected
+  std::vector<InterfaceAddress> addresses{};  ///< without IPv6 link-local; IPv4 first, in the kernel's order
+  double rate_gbps = 0;                       ///< /sys/class/net/NAME/speed in Gbit/s; 0 if unknown
+  std::string bond{};                         ///< the bond that this is a slave of
+  std::vector<std::string> slaves{};          ///< of a bond or bridge, or what a VLAN lies on; ascending
 };
 
 /// A network adapter port that ranks can be paired with: a PCI function with its kernel interface, its RDMA device, or

@@ -14,10 +14,10 @@ namespace ddp {
 struct EnvironmentFinding {
   std::string rule;    ///< "env-misspelt"; docs/ddp-info.md lists them
   bool error = false;  ///< the job fails or hangs by it; else a warning
-  std::string variable;
-  std::string text;        ///< "unrecognized variable NCCL_DEBG; did you mean NCCL_DEBUG?"
-  std::string remedy;      ///< what to do; empty: see text
-  std::vector<int> ranks;  ///< ascending
+  std::string variable{};
+  std::string text;          ///< "unrecognized variable NCCL_DEBG; did you mean NCCL_DEBUG?"
+  std::string remedy;        ///< what to do; empty: see text
+  std::vector<int> ranks{};  ///< ascending
 
   friend bool operator==(const EnvironmentFinding&, const EnvironmentFinding&) = default;
 };
@@ -28,27 +28,27 @@ struct EnvironmentReport {
   /// One value of a variable, and the ranks that have it.
   struct Value {
     std::string value;
-    std::string origin;        ///< "environment", "Slurm", "ddprun", "/etc/nccl.conf", "set after the start"
-    std::optional<bool> read;  ///< whether the ranks' NCCL reads it; nothing: not NCCL's, or no NCCL was found
-    std::vector<int> ranks;    ///< ascending
+    std::string origin;          ///< "environment", "Slurm", "ddprun", "/etc/nccl.conf", "set after the start"
+    std::optional<bool> read{};  ///< whether the ranks' NCCL reads it; nothing: not NCCL's, or no NCCL was found
+    std::vector<int> ranks{};    ///< ascending
 
     friend bool operator==(const Value&, const Value&) = default;
   };
   struct Variable {
     std::string name;
-    std::string family;         ///< "launcher", "PyTorch", "NCCL", ...; empty: none of them
-    std::vector<Value> values;  ///< ranks in none of them have not set it
+    std::string family{};         ///< "launcher", "PyTorch", "NCCL", ...; empty: none of them
+    std::vector<Value> values{};  ///< ranks in none of them have not set it
 
     friend bool operator==(const Variable&, const Variable&) = default;
   };
   /// The NCCL that ranks have or would load. Nothing loads it: names and version are read from the file.
   struct Library {
-    std::string path;   ///< empty: none
-    std::string found;  ///< why this one
+    std::string path;     ///< empty: none
+    std::string found{};  ///< why this one
     std::string version;
-    int names = 0;        ///< how many variables it reads
-    std::string problem;  ///< why these are unknown
-    std::vector<int> ranks;
+    int names = 0;          ///< how many variables it reads
+    std::string problem{};  ///< why these are unknown
+    std::vector<int> ranks{};
 
     friend bool operator==(const Library&, const Library&) = default;
   };
@@ -56,16 +56,16 @@ struct EnvironmentReport {
   struct File {
     std::string path;
     std::string digest;  ///< equal for files with equal settings
-    std::vector<int> ranks;
+    std::vector<int> ranks{};
 
     friend bool operator==(const File&, const File&) = default;
   };
 
   std::vector<std::string> hosts;  ///< by rank
-  std::vector<Library> nccl;
-  std::vector<File> files;
-  std::vector<Variable> variables;           ///< by name
-  std::vector<EnvironmentFinding> findings;  ///< errors first
+  std::vector<Library> nccl{};
+  std::vector<File> files{};
+  std::vector<Variable> variables;             ///< by name
+  std::vector<EnvironmentFinding> findings{};  ///< errors first
 
   /// This process alone. @param all also variables that have nothing to do with training. Takes some milliseconds.
   static EnvironmentReport of_process(bool all = false);

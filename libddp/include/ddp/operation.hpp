@@ -37,9 +37,9 @@ struct Operation {
   std::uint32_t tag = 0;  ///< of send and recv
   /// Elements of one rank's part: of the whole tensor where there are no parts.
   std::size_t count = 0;
-  std::vector<std::size_t> counts;  ///< of all_gather_v
-  TensorView input;                 ///< what is read; equal to output for in-place operations
-  TensorView output;                ///< what is written
+  std::vector<std::size_t> counts{};  ///< of all_gather_v
+  TensorView input;                   ///< what is read; equal to output for in-place operations
+  TensorView output;                  ///< what is written
   /// Position among the collectives of the group, from 1; 0 for send and recv.
   std::uint64_t sequence = 0;
   /// Owns the memory until the operation is finished; usually null, since the caller does.

@@ -28,19 +28,19 @@ struct PlacementRequest {
   int num_ranks = 1;  ///< on this node; at least 1
   BindPolicy policy = BindPolicy::numa;
   /// Processors that may be used: one set for all ranks, or one for each. Empty: those the topology allows.
-  std::vector<CpuSet> allowed;
+  std::vector<CpuSet> allowed{};
   /// Indices of the GPUs that may be used, in the order in which frameworks number them (as given by a
   /// *_VISIBLE_DEVICES variable); local rank i then gets the i-th of them. Nothing: all visible GPUs, in the
   /// order that fits best.
-  std::optional<std::vector<int>> gpus;
+  std::optional<std::vector<int>> gpus{};
 };
 
 /// A choice that was made, for --explain.
 struct Decision {
-  std::string subject;                    ///< "GPU", "NIC", "NUMA node", "cores"
-  std::string chosen;                     ///< "mlx5_3"
-  std::string reason;                     ///< one sentence
-  std::vector<std::string> alternatives;  ///< each "mlx5_0: NODE, further than PIX"
+  std::string subject;                      ///< "GPU", "NIC", "NUMA node", "cores"
+  std::string chosen;                       ///< "mlx5_3"
+  std::string reason;                       ///< one sentence
+  std::vector<std::string> alternatives{};  ///< each "mlx5_0: NODE, further than PIX"
 };
 
 /// What one rank should use. Indices are those of the Topology.

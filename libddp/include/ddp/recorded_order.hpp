@@ -10,8 +10,8 @@ namespace ddp {
 
 /// Of a Reducer's parameters: Reducer::recorded_order() returns it, ReducerOptions::recorded_order takes it. A value.
 struct RecordedOrder {
-  std::vector<std::string> parameters;    ///< "'fc.weight' float32[4, 2]", by index; no other model's are accepted
-  std::vector<std::size_t> order;         ///< indices, in the order in which gradients become ready
+  std::vector<std::string> parameters{};  ///< "'fc.weight' float32[4, 2]", by index; no other model's are accepted
+  std::vector<std::size_t> order{};       ///< indices, in the order in which gradients become ready
   std::vector<std::int64_t> counts = {};  ///< by index, of a static graph: marks in each step; else empty
 
   /// Writes a text file, which appears as a whole, in place of an older one. One rank calls it; where ranks mark

@@ -129,7 +129,7 @@ struct Device {
 
 /// A queue of a device in which work runs in order: a cudaStream_t. The owner keeps it alive.
 struct Stream {
-  Device device;
+  Device device{};
   void* handle = nullptr;
 };
 

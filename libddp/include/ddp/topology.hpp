@@ -16,20 +16,20 @@ namespace ddp {
 
 struct Package {
   int os_index = -1;
-  CpuSet cpus;
+  CpuSet cpus{};
 };
 
 struct NumaNode {
   int os_index = 0;
   int package = -1;  ///< index in Topology::packages(); -1 if it spans several
-  CpuSet cpus;       ///< may be empty: memory of a GPU, or without processors
+  CpuSet cpus{};     ///< may be empty: memory of a GPU, or without processors
   unsigned long long memory_bytes = 0;
 };
 
 struct Core {
   int numa_node = -1;  ///< index in Topology::numa_nodes(); the first one where several are near
   int package = -1;
-  CpuSet cpus;  ///< its hardware threads
+  CpuSet cpus{};  ///< its hardware threads
 };
 
 /// An inventory of one machine. A value: copyable, immutable, and independent of hwloc once made.

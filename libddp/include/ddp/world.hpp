@@ -29,9 +29,9 @@ std::string_view to_string(LaunchSource source) noexcept;
 
 struct InitOptions {
   /// Limit for the rendezvous of all ranks. Default: DDP_INIT_TIMEOUT (120 s).
-  std::optional<std::chrono::milliseconds> timeout;
+  std::optional<std::chrono::milliseconds> timeout{};
   /// Take rank and size from this source only. Default: DDP_LAUNCH, else the first one found.
-  std::optional<LaunchSource> launch;
+  std::optional<LaunchSource> launch{};
   /// false: leave the launcher's key-value service as soon as the first process group is connected, so that the death
   /// of a peer does not make the launcher kill the whole step (Slurm's mpi/pmix does that to any connected client's
   /// step).

@@ -48,7 +48,6 @@ AddressList resolve(const std::string& host, std::uint16_t port, int flags, cons
                    .attempted = attempted,
                    .cause = fmt::format("the resolver does not answer about the host name '{}'", host),
                    .native = errno_name(ETIMEDOUT),
-                   .ranks = {},
                    .hint = "check the name servers (/etc/resolv.conf, /etc/nsswitch.conf), or give an IP address"}};
     }
     found = *std::move(answer);
@@ -60,7 +59,6 @@ AddressList resolve(const std::string& host, std::uint16_t port, int flags, cons
                .cause = numeric ? fmt::format("'{}' is not a numeric address: {}", host, problem)
                                 : fmt::format("the host name '{}' cannot be resolved: {}", host, problem),
                .native = fmt::format("getaddrinfo {}", found.status),
-               .ranks = {},
                .hint = numeric ? "" : "check the name, or give an IP address"}};
 }
 

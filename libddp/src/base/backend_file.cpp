@@ -33,8 +33,6 @@ void require_backend_file(const std::string& attempted, std::string_view name, c
       {.code = ErrorCode::unavailable,
        .attempted = attempted,
        .cause = fmt::format("there is no backend '{}': no {} in {}or where the loader looks", name, file, where),
-       .native = {},
-       .ranks = {},
        .hint = missing_backend_hint(name)}};
 }
 

@@ -72,8 +72,6 @@ class ByteReader {
     throw Error{{.code = ErrorCode::protocol,
                  .attempted = "reading the " + std::string(what_),
                  .cause = std::move(cause),
-                 .native = {},
-                 .ranks = {},
                  .hint = "do all ranks run the same version of libddp?"}};
   }
 

@@ -9,9 +9,9 @@
 namespace ddp::base {
 
 struct CgroupLimits {
-  double processors = 0;         ///< processors' time: cpu.max, or cpu.cfs_quota_us, over the period; 0: no limit
-  std::string processors_group;  ///< the cgroup that has it, whose processes share it; empty: no limit
-  std::int64_t processes = -1;   ///< pids.max; -1: no limit
+  double processors = 0;           ///< processors' time: cpu.max, or cpu.cfs_quota_us, over the period; 0: no limit
+  std::string processors_group{};  ///< the cgroup that has it, whose processes share it; empty: no limit
+  std::int64_t processes = -1;     ///< pids.max; -1: no limit
 
   /// The whole processors that the time is enough for, at least one. 0: no limit.
   int whole_processors() const noexcept;

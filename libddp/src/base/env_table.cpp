@@ -103,8 +103,6 @@ constexpr std::string_view kPrefix = "DDP_";
   throw Error{{.code = ErrorCode::invalid_argument,
                .attempted = fmt::format("reading the environment variable {}", name),
                .cause = fmt::format("'{}' is not {}", value, expected),
-               .native = {},
-               .ranks = {},
                .hint = fmt::format("correct or unset {}", name)}};
 }
 

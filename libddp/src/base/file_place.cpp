@@ -27,8 +27,6 @@ Error foreign(const std::string& attempted, const std::string& name, const std::
   return Error{{.code = ErrorCode::invalid_argument,
                 .attempted = attempted,
                 .cause = fmt::format("'{}' is {} of user {}, who is not the owner of its folder", name, what, user),
-                .native = {},
-                .ranks = {},
                 .hint = "name a file in a folder that only you may write to"}};
 }
 
@@ -42,7 +40,7 @@ class PathWalk {
 
   FilePlace run() {
     for (;;) {
-      if (links_ > 0 && names_open_file(rest_)) return {.folder = {}, .name = {}, .there = {}, .is_open_file = true};
+      if (links_ > 0 && names_open_file(rest_)) return {.is_open_file = true};
       const std::string name = take_name();
       const bool is_last = rest_.empty();
       UniqueFd found{::openat(folder_.get(), name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC)};
@@ -91,8 +89,6 @@ class PathWalk {
       throw Error{{.code = ErrorCode::invalid_argument,
                    .attempted = attempted_,
                    .cause = fmt::format("'{}{}' is a link", walked_, name),
-                   .native = {},
-                   .ranks = {},
                    .hint = "remove it, or name a folder that only you may write to"}};
     }
     if (!is_trusted(facts, folder)) throw foreign(attempted_, walked_ + name, "a link", facts.st_uid);

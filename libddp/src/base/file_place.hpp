@@ -13,10 +13,10 @@ namespace ddp::base {
 
 /// A name in an open folder, whatever their path means by now.
 struct FilePlace {
-  UniqueFd folder;
-  std::string name;
-  std::optional<struct stat> there;  ///< of what has the name; nothing: nothing has
-  bool is_open_file = false;         ///< links lead to a name of names_open_file(), which is to be opened by its path
+  UniqueFd folder{};
+  std::string name{};
+  std::optional<struct stat> there{};  ///< of what has the name; nothing: nothing has
+  bool is_open_file = false;           ///< links lead to a name of names_open_file(), which is to be opened by its path
 };
 
 enum class LastLink { followed, refused };

@@ -12,8 +12,6 @@ namespace ddp::base {
   throw Error{{.code = ErrorCode::invalid_argument,
                .attempted = std::move(attempted),
                .cause = std::move(cause),
-               .native = {},
-               .ranks = {},
                .hint = std::move(hint)}};
 }
 

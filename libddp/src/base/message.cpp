@@ -58,8 +58,6 @@ void check_size(const Heading& heading, std::size_t bytes) {
   throw Error{{.code = ErrorCode::invalid_argument,
                .attempted = fmt::format("sending the {}", heading.name),
                .cause = fmt::format("it has {} bytes, more than {}", bytes, heading.most_bytes),
-               .native = {},
-               .ranks = {},
                .hint = heading.shorten}};
 }
 

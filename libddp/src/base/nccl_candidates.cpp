@@ -67,11 +67,8 @@ std::string program_of_process() {
 }  // namespace
 
 NcclSurroundings NcclSurroundings::process() {
-  NcclSurroundings process{.loaded = {},
-                           .program = program_of_process(),
-                           .environment = Environment::process(),
-                           .root = {},
-                           .python_prefix = base::python_prefix()};
+  NcclSurroundings process{
+      .program = program_of_process(), .environment = Environment::process(), .python_prefix = base::python_prefix()};
   dl_iterate_phdr(&add_name, &process.loaded);
   return process;
 }

@@ -11,8 +11,8 @@ namespace ddp::base {
 
 /// What the search knows of the process.
 struct NcclSurroundings {
-  std::vector<std::string> loaded;  ///< paths of the shared objects in the process
-  std::string program;              ///< the running program, as its path was given: /venv/bin/python3
+  std::vector<std::string> loaded{};  ///< paths of the shared objects in the process
+  std::string program{};              ///< the running program, as its path was given: /venv/bin/python3
   Environment environment;
   std::string root = {};  ///< before every path that is looked at: "/proc/PID/root" of a process in a container
   std::string python = "the running Python";  ///< what to call `program` where that is a Python

@@ -19,8 +19,6 @@ std::chrono::milliseconds peer_timeout(const Environment& environment) {
       {.code = ErrorCode::invalid_argument,
        .attempted = fmt::format("reading the environment variable {}", kName),
        .cause = fmt::format("'{}' s is too short: a healthy process may be stopped for 2 s", environment.text(kName)),
-       .native = {},
-       .ranks = {},
        .hint = fmt::format("give at least {} s, or unset it", kLeast.count())}};
 }
 

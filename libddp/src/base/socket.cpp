@@ -23,18 +23,14 @@ namespace {
   throw Error{{.code = ErrorCode::timeout,
                .attempted = what,
                .cause = "no answer before the deadline",
-               .native = errno_name(ETIMEDOUT),
-               .ranks = {},
-               .hint = {}}};
+               .native = errno_name(ETIMEDOUT)}};
 }
 
 [[noreturn]] void throw_lost(const std::string& what, int number) {
   throw Error{{.code = ErrorCode::peer_lost,
                .attempted = what,
                .cause = number == 0 ? "the other side closed the connection" : errno_text(number),
-               .native = number == 0 ? "" : errno_name(number),
-               .ranks = {},
-               .hint = {}}};
+               .native = number == 0 ? "" : errno_name(number)}};
 }
 
 // How long an address may keep quiet before the next one is tried beside it (RFC 8305, "Connection Attempt Delay").

@@ -28,9 +28,9 @@ struct StepVariable {
 std::uint32_t value_digest(std::string_view value);
 
 struct StepSettings {
-  std::string step;  ///< "1234.0": the binding is that of its tasks only, not of steps that they start
-  std::string cpus;  ///< that the task had before it was bound, as CpuSet writes them; empty: not bound
-  std::vector<StepVariable> variables;
+  std::string step;    ///< "1234.0": the binding is that of its tasks only, not of steps that they start
+  std::string cpus{};  ///< that the task had before it was bound, as CpuSet writes them; empty: not bound
+  std::vector<StepVariable> variables{};
 
   friend bool operator==(const StepSettings&, const StepSettings&) = default;
 };

@@ -22,7 +22,6 @@ Error system_error(std::string attempted, int number, std::string hint, ErrorCod
                 .attempted = std::move(attempted),
                 .cause = errno_text(number),
                 .native = errno_name(number),
-                .ranks = {},
                 .hint = std::move(hint)}};
 }
 

@@ -13,8 +13,6 @@ namespace {
   throw Error{{.code = ErrorCode::invalid_argument,
                .attempted = "reading torchrun's environment",
                .cause = std::move(cause),
-               .native = {},
-               .ranks = {},
                .hint = std::move(hint)}};
 }
 

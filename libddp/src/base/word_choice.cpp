@@ -17,8 +17,6 @@ Error unknown_word(std::string attempted, std::string_view word, std::span<const
   return Error{{.code = ErrorCode::invalid_argument,
                 .attempted = std::move(attempted),
                 .cause = fmt::format("'{}' is not one of {}", word, fmt::join(accepted, ", ")),
-                .native = {},
-                .ranks = {},
                 .hint = closest.empty() ? "" : fmt::format("did you mean '{}'?", closest)}};
 }
 

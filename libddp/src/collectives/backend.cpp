@@ -25,8 +25,6 @@ bool Request::order(const Stream& /*stream*/) {
   throw Error{{.code = ErrorCode::invalid_argument,
                .attempted = "ordering a stream after an operation",
                .cause = "the operation's backend does not run on streams",
-               .native = {},
-               .ranks = {},
                .hint = "wait for the operation instead"}};
 }
 
@@ -38,8 +36,6 @@ std::shared_ptr<void> Backend::allocate(std::size_t bytes, Deadline /*deadline*/
   throw Error{{.code = ErrorCode::unavailable,
                .attempted = fmt::format("allocating {} bytes of a device", bytes),
                .cause = "the group's backend has no memory of its own",
-               .native = {},
-               .ranks = {},
                .hint = "use the program's allocator"}};
 }
 
@@ -48,8 +44,6 @@ std::shared_ptr<TensorExecutor> Backend::make_executor(bool /*converts*/, Deadli
   throw Error{{.code = ErrorCode::unavailable,
                .attempted = "preparing to move gradients on a device",
                .cause = "the group's backend moves no tensors",
-               .native = {},
-               .ranks = {},
                .hint = "take the backend nccl for gradients on CUDA devices"}};
 }
 

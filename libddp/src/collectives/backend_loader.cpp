@@ -39,8 +39,6 @@ std::filesystem::path own_folder() {
   throw Error{{.code = code,
                .attempted = fmt::format("loading the communication backend '{}'", name),
                .cause = std::move(cause),
-               .native = {},
-               .ranks = {},
                .hint = std::move(hint)}};
 }
 

@@ -57,10 +57,7 @@ void reject(std::span<const Operation> operations, std::string cause) {
   throw Error{
       {.code = ErrorCode::invalid_argument,
        .attempted = operations.size() == 1 ? operations.front().description() : "starting several operations as one",
-       .cause = std::move(cause),
-       .native = {},
-       .ranks = {},
-       .hint = {}}};
+       .cause = std::move(cause)}};
 }
 
 void apply(const CallOptions& options, const BackendTraits& traits, std::span<Operation> operations) {

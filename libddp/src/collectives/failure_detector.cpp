@@ -32,7 +32,7 @@ class ChannelLink final : public MemberLink {
   std::vector<MemberReply> wait(Time until) override {
     std::vector<MemberReply> replies;
     for (auto& [member, reply] : inquiry_.wait(Deadline{until})) {
-      replies.push_back({.rank = static_cast<int>(member), .kind = reply.kind, .status = {}, .silence = {}});
+      replies.push_back({.rank = static_cast<int>(member), .kind = reply.kind});
       if (reply.kind != world::PeerReply::Kind::answered) continue;
       try {
         replies.back().status = decode_status_answer(reply.body);
@@ -102,9 +102,7 @@ Bytes FailureDetector::answer(std::span<const std::byte> body) {
   const auto& [sequence, neighbours] = std::get<StatusQuestion>(message);
   StatusAnswer status{.last_issued = log_.last_issued(),
                       .fingerprint = 0,
-                      .description = {},
                       .waits = log_.waits(),
-                      .running = {},
                       .transfer = log_.long_transfer(),
                       .verdict = verdict()};
   for (int member = 0; neighbours && member < members_.size(); ++member) {
@@ -261,8 +259,7 @@ void FailureDetector::watch(const Operation& operation, const std::function<bool
     watched_ = operation.sequence;
     signs_.forget();
   }
-  inquire(operation, {.kind = Occasion::Kind::waiting, .local_failure = {}, .end = {}}, signs_,
-          [&] { return urgent_ == 0 && go_on(); });
+  inquire(operation, {.kind = Occasion::Kind::waiting}, signs_, [&] { return urgent_ == 0 && go_on(); });
 }
 
 }  // namespace ddp::collectives

@@ -187,10 +187,8 @@ bool Inquest::runs(int member) const {
 MemberReply Inquest::finding(int member, bool over) const {
   const Asked& asked = of(member);
   const Duration silence = signs_.silence(member);
-  MemberReply reply{.rank = member,
-                    .kind = Kind::not_asked,
-                    .status = {},
-                    .silence = std::chrono::duration_cast<milliseconds>(silence)};
+  MemberReply reply{
+      .rank = member, .kind = Kind::not_asked, .silence = std::chrono::duration_cast<milliseconds>(silence)};
   const int refusals = signs_.refusals(member);
   // with a broken connection, or at the end, it is missing
   const bool missing = occasion_.kind == Occasion::Kind::failure || over || (!waiting() && signs_.gone(member));

@@ -38,8 +38,8 @@ struct Occasion {
     deadline,  ///< its deadline is near
   };
   Kind kind = Kind::waiting;
-  std::optional<Error> local_failure;  ///< of judge()
-  LifeSigns::Time end{};               ///< of failure and deadline: when there must be a verdict
+  std::optional<Error> local_failure{};  ///< of judge()
+  LifeSigns::Time end{};                 ///< of failure and deadline: when there must be a verdict
 };
 
 class Inquest {

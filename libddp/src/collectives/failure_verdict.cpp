@@ -169,7 +169,6 @@ Error unfit_message(const GroupMembers& members, const UnfitMessage& message) {
   return Error{{.code = ErrorCode::mismatch,
                 .attempted = receive.description(),
                 .cause = std::move(cause),
-                .native = {},
                 .ranks = {std::min(sender, own), std::max(sender, own)},
                 .hint = receive.part_of != nullptr
                             ? "what each rank sends another must be what that one expects from it"
@@ -182,10 +181,7 @@ std::optional<Error> judge(const GroupMembers& members, const Operation& operati
   if (evidence.verdict) return evidence.verdict;
   ErrorDetail detail{.code = ErrorCode::timeout,
                      .attempted = operation.description(),
-                     .cause = {},
-                     .native = local_failure ? local_failure->native() : std::string(),
-                     .ranks = {},
-                     .hint = {}};
+                     .native = local_failure ? local_failure->native() : std::string()};
   // A different call is a proof, while a rank that is gone may have left because of it.
   if (evidence.by_fingerprint.size() > 1) {
     describe_mismatch(detail, evidence);

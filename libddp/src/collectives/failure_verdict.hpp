@@ -18,10 +18,10 @@ namespace ddp::collectives {
 struct MemberReply {
   int rank = 0;  ///< in the group
   world::PeerReply::Kind kind = world::PeerReply::Kind::not_asked;
-  std::optional<StatusAnswer> status;   ///< only of a reply that could be read
-  std::chrono::milliseconds silence{};  ///< of one that gave no answer: how long it has been asked in vain
-  bool runs = false;                    ///< of one that gave no answer: its process does, by the kernel of its node
-  bool left = false;                    ///< of a refusal: before it, it answered that it is not in the group
+  std::optional<StatusAnswer> status{};  ///< only of a reply that could be read
+  std::chrono::milliseconds silence{};   ///< of one that gave no answer: how long it has been asked in vain
+  bool runs = false;                     ///< of one that gave no answer: its process does, by the kernel of its node
+  bool left = false;                     ///< of a refusal: before it, it answered that it is not in the group
 };
 
 /// The failure of an operation in the backend, before the others have been asked. @param native the backend's text.

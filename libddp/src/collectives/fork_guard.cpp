@@ -31,8 +31,6 @@ void ForkGuard::check(std::string_view attempted) const {
   throw Error{{.code = ErrorCode::unavailable,
                .attempted = std::string(attempted),
                .cause = "this process was forked from the one that made the process group",
-               .native = {},
-               .ranks = {},
                .hint = "only that process can use the group; start helper processes before World::init, or by exec"}};
 }
 

@@ -15,8 +15,6 @@ Error not_free(std::string attempted) {
   return Error{{.code = ErrorCode::timeout,
                 .attempted = std::move(attempted),
                 .cause = "another call of the group's backend has not come back",
-                .native = {},
-                .ranks = {},
                 .hint = "the log names the call"}};
 }
 
@@ -30,12 +28,8 @@ auto GroupDriver::call_with_pauses(const std::string& attempted, Deadline deadli
     turn.emplace(*this, deadline.when());
     if (!turn->taken()) throw not_free(attempted);
     if (!gone_) return;
-    throw Error{{.code = ErrorCode::aborted,
-                 .attempted = attempted,
-                 .cause = "the process group was closed meanwhile",
-                 .native = {},
-                 .ranks = {},
-                 .hint = {}}};
+    throw Error{
+        {.code = ErrorCode::aborted, .attempted = attempted, .cause = "the process group was closed meanwhile"}};
   };
   WaitLadder ladder(false);
   take_turn();
@@ -61,10 +55,7 @@ Backend& GroupDriver::device_backend(const std::string& attempted) {
   if (lane == nullptr) {
     throw Error{{.code = ErrorCode::unavailable,
                  .attempted = attempted,
-                 .cause = "no backend of the group serves CUDA tensors",
-                 .native = {},
-                 .ranks = {},
-                 .hint = {}}};
+                 .cause = "no backend of the group serves CUDA tensors"}};
   }
   return *lane->carrier.backend;
 }
@@ -73,12 +64,7 @@ std::shared_ptr<void> GroupDriver::allocate(std::size_t bytes, Deadline deadline
   const std::string attempted = fmt::format("allocating {} bytes for group '{}'", bytes, members_.name);
   Backend& backend = device_backend(attempted);
   if (bytes == 0) {
-    throw Error{{.code = ErrorCode::invalid_argument,
-                 .attempted = attempted,
-                 .cause = "that is no memory",
-                 .native = {},
-                 .ranks = {},
-                 .hint = {}}};
+    throw Error{{.code = ErrorCode::invalid_argument, .attempted = attempted, .cause = "that is no memory"}};
   }
   return call_with_pauses(attempted, deadline,
                           [&](const Backend::Pause& pause) { return backend.allocate(bytes, deadline, pause); });

@@ -36,8 +36,6 @@ BackendChoice BackendChoice::of(std::string_view word) {
     throw Error{{.code = ErrorCode::invalid_argument,
                  .attempted = fmt::format("loading the communication backend '{}'", word),
                  .cause = "that is no name of a backend",
-                 .native = {},
-                 .ranks = {},
                  .hint = fmt::format("give {}", base::kBackendRule)}};
   }
   const Cuda cuda = names->cuda.empty() ? Cuda::none : names->cuda_if_possible ? Cuda::if_possible : Cuda::required;
@@ -120,7 +118,6 @@ void GroupBackends::refuse_other_versions(const std::map<std::string, std::vecto
   throw Error{{.code = ErrorCode::conflict,
                .attempted = fmt::format("making the group '{}'", members_.name),
                .cause = std::move(cause),
-               .native = {},
                .ranks = std::move(all),
                .hint = "install the same version on all nodes"}};
 }
@@ -132,8 +129,6 @@ void GroupBackends::refuse_without_cpu() const {
   throw Error{{.code = ErrorCode::unavailable,
                .attempted = fmt::format("making the group '{}'", members_.name),
                .cause = fmt::format("its backend '{}' serves no CPU tensors", first.name),
-               .native = {},
-               .ranks = {},
                .hint = fmt::format("cpu:host,cuda:{} has another one for them", first.name)}};
 }
 
@@ -172,7 +167,6 @@ void GroupBackends::connect_cuda(const std::vector<Bytes>& statements, Deadline 
         {.code = ErrorCode::unavailable,
          .attempted = fmt::format("making group '{}' with {} for CUDA tensors", members_.name, cuda_name()),
          .cause = fmt::format("{} cannot use it; {}", without.size() > 1 ? "some ranks" : "a rank", list(obstacles)),
-         .native = {},
          .ranks = std::move(without),
          .hint = choice_.cuda_name == "nccl" ? "DDP_BACKEND=auto does without NCCL where it cannot be used" : ""},
         some);
@@ -186,10 +180,7 @@ void GroupBackends::connect_cuda(const std::vector<Bytes>& statements, Deadline 
     return do_without_cuda(
         {.code = ErrorCode::unavailable,
          .attempted = fmt::format("making group '{}' with {} for CUDA tensors", members_.name, cuda_name()),
-         .cause = fmt::format("the backend '{}' serves no CUDA tensors", candidate_->name),
-         .native = {},
-         .ranks = {},
-         .hint = {}},
+         .cause = fmt::format("the backend '{}' serves no CUDA tensors", candidate_->name)},
         true);
   }
   if (members_.rank == 0) {

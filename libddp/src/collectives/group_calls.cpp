@@ -100,10 +100,7 @@ class Call {
   [[noreturn]] void fail(std::string cause) const {
     throw Error{{.code = ErrorCode::invalid_argument,
                  .attempted = std::string(to_string(operation_.kind)),
-                 .cause = std::move(cause),
-                 .native = {},
-                 .ranks = {},
-                 .hint = {}}};
+                 .cause = std::move(cause)}};
   }
 
   const GroupEngine& engine_;

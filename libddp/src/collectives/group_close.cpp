@@ -47,7 +47,6 @@ void GroupDriver::abort(std::string_view reason) noexcept {
     watch_.end_group(Error{{.code = ErrorCode::aborted,
                             .attempted = fmt::format("using group '{}'", members_.name),
                             .cause = fmt::format("rank {} aborted it{}{}", own, reason.empty() ? "" : ": ", reason),
-                            .native = {},
                             .ranks = {own},
                             .hint = "look at that rank; then make a new group"}});
   } catch (const std::exception& error) {  // no memory: the group's end is as good

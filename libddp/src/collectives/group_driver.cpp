@@ -73,7 +73,7 @@ GroupDriver::GroupDriver(GroupMembers members, std::vector<GroupBackend> backend
       watch_(*this, members_, log_) {
   for (GroupBackend& backend : backends) {
     const BackendTraits traits = backend.backend->traits();
-    lanes_.push_back({.carrier = std::move(backend), .traits = traits, .queue = {}, .posted = {}, .collectives = 0});
+    lanes_.push_back({.carrier = std::move(backend), .traits = traits, .collectives = 0});
   }
 }
 

@@ -33,9 +33,9 @@ struct GroupBackend {
 struct Lane {
   GroupBackend carrier;
   BackendTraits traits;
-  WorkList queue;                  ///< not posted
-  std::vector<WorkState*> posted;  ///< posted or failing
-  int collectives = 0;             ///< of those posted
+  WorkList queue{};                  ///< not posted
+  std::vector<WorkState*> posted{};  ///< posted or failing
+  int collectives = 0;               ///< of those posted
 };
 
 /// Thread-safe. Kept alive by its GroupEngine and by the handles of its operations.

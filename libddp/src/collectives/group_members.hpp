@@ -14,11 +14,11 @@ namespace ddp::collectives {
 
 /// In rank order.
 struct GroupMembers {
-  std::string name;                                ///< the same on all members, unique in the job
+  std::string name{};                              ///< the same on all members, unique in the job
   int rank = 0;                                    ///< own rank in the group
-  std::vector<int> global_ranks;                   ///< of each member in the world
-  std::vector<world::PeerEndpoint> endpoints;      ///< of each member; unused for the own rank
-  std::vector<int> nodes;                          ///< of each member, numbered in the job; empty: all on one
+  std::vector<int> global_ranks{};                 ///< of each member in the world
+  std::vector<world::PeerEndpoint> endpoints{};    ///< of each member; unused for the own rank
+  std::vector<int> nodes{};                        ///< of each member, numbered in the job; empty: all on one
   std::shared_ptr<world::PeerChannel> channel;     ///< null in a group of one
   std::chrono::milliseconds peer_timeout{30'000};  ///< DDP_PEER_TIMEOUT
 

@@ -30,13 +30,8 @@ std::optional<int> device_of(WorldState& world) {
 std::shared_ptr<GroupEngine> make_world_group(WorldState& world, const BackendChoice& choice, std::string name,
                                               std::optional<int> device = std::nullopt) {
   const Deadline deadline = Deadline::after(world.timeout());
-  GroupMembers members{.name = std::move(name),
-                       .rank = world.rank,
-                       .global_ranks = {},
-                       .endpoints = {},
-                       .nodes = {},
-                       .channel = world.channel,
-                       .peer_timeout = world.peer_timeout()};
+  GroupMembers members{
+      .name = std::move(name), .rank = world.rank, .channel = world.channel, .peer_timeout = world.peer_timeout()};
   for (int rank = 0; rank < world.world_size; ++rank) {
     members.global_ranks.push_back(world.job_rank(rank));
     members.nodes.push_back(world.nodes.node_of(rank));
@@ -74,7 +69,6 @@ std::shared_ptr<GroupEngine> make_world_group(WorldState& world, const BackendCh
   throw Error{{.code = code,
                .attempted = "making a group of some ranks (new_group)",
                .cause = std::move(cause),
-               .native = {},
                .ranks = std::move(ranks),
                .hint = "every rank of the parent group must pass the same list of distinct ranks"}};
 }
@@ -112,11 +106,7 @@ std::shared_ptr<GroupEngine> make_subgroup(ProcessGroup& parent, std::span<const
   check_members(wanted, all.size());
   const auto place = std::find(wanted.begin(), wanted.end(), all.rank);
   const bool member = place != wanted.end();
-  GroupMembers members{.name = {},
-                       .rank = static_cast<int>(place - wanted.begin()),
-                       .global_ranks = {},
-                       .endpoints = {},
-                       .nodes = {},
+  GroupMembers members{.rank = static_cast<int>(place - wanted.begin()),
                        .channel = wanted.size() == 1 ? nullptr : all.channel,
                        .peer_timeout = all.peer_timeout};
   for (const int rank : wanted) {
@@ -178,12 +168,10 @@ ProcessGroup make_process_group(World& world, std::string_view wanted) {
     state.group = existing;
     if (!state.keep_session()) state.leave_session();
   } else if (wanted != "auto" && !collectives::fits(*existing, collectives::BackendChoice::of(wanted))) {
-    throw Error{{.code = ErrorCode::invalid_argument,
-                 .attempted = fmt::format("making the world's process group over '{}'", wanted),
-                 .cause = fmt::format("it exists already, over '{}'", fmt::join(existing->backend_names(), "' and '")),
-                 .native = {},
-                 .ranks = {},
-                 .hint = {}}};
+    throw Error{
+        {.code = ErrorCode::invalid_argument,
+         .attempted = fmt::format("making the world's process group over '{}'", wanted),
+         .cause = fmt::format("it exists already, over '{}'", fmt::join(existing->backend_names(), "' and '"))}};
   }
   return ProcessGroup{std::move(existing)};
 }
@@ -194,8 +182,6 @@ ProcessGroup make_process_group(std::unique_ptr<KeyValueStore> store, const Stor
     throw Error{{.code = ErrorCode::invalid_argument,
                  .attempted = fmt::format("making the process group '{}' over a store", options.name),
                  .cause = fmt::format("it has {} ranks, global_ranks {}", ranks, options.global_ranks.size()),
-                 .native = {},
-                 .ranks = {},
                  .hint = "give the number of each rank in the job, or none"}};
   }
   const auto choice = collectives::BackendChoice::of(collectives::word_of(options.backend));

@@ -38,7 +38,6 @@ Error read_error(base::ByteReader& reader) {
       .attempted = reader.text(),
       .cause = reader.text(),
       .native = reader.text(),
-      .ranks = {},
       .hint = reader.text()};
   detail.ranks = read_ranks(reader);
   return Error{std::move(detail)};
@@ -105,10 +104,7 @@ std::variant<StatusQuestion, Verdict, Proposal> decode_group_message(std::span<c
   if (type != kVerdict && type != kProposal) {
     throw Error{{.code = ErrorCode::protocol,
                  .attempted = "reading a message of a process group",
-                 .cause = "it has an unknown type",
-                 .native = {},
-                 .ranks = {},
-                 .hint = {}}};
+                 .cause = "it has an unknown type"}};
   }
   Error error = read_error(reader);
   reader.expect_end();
@@ -130,9 +126,7 @@ StatusAnswer decode_status_answer(std::span<const std::byte> bytes) {
                       .fingerprint = reader.integer<std::uint64_t>(),
                       .description = reader.text(),
                       .waits = reader.integer<std::uint8_t>() != 0,
-                      .running = read_ranks(reader),
-                      .transfer = {},
-                      .verdict = {}};
+                      .running = read_ranks(reader)};
   if (reader.integer<std::uint8_t>() != 0) {
     answer.transfer = {.description = reader.text(), .peer = reader.integer<int>(), .receives = false};
     answer.transfer->receives = reader.integer<std::uint8_t>() != 0;

@@ -45,11 +45,11 @@ struct LongTransfer {
 struct StatusAnswer {
   std::uint64_t last_issued = 0;
   std::uint64_t fingerprint = 0;  ///< of the collective asked about; 0: not issued yet, or forgotten
-  std::string description;        ///< of it
+  std::string description{};      ///< of it
   bool waits = false;             ///< a collective is under way there, so that it watches the next rank
-  std::vector<int> running;       ///< of the members on its node: their processes run, as the kernel has it; if asked
+  std::vector<int> running{};     ///< of the members on its node: their processes run, as the kernel has it; if asked
   std::optional<LongTransfer> transfer{};  ///< in which it waits
-  std::optional<Error> verdict;            ///< why the group has failed on that rank, if it has
+  std::optional<Error> verdict{};          ///< why the group has failed on that rank, if it has
 };
 
 Bytes encode(const StatusQuestion& question);

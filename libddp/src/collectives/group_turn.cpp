@@ -56,8 +56,7 @@ std::optional<Concern> GroupDriver::overdue() {
     if (!first || work.investigate_at < WorkState::of(*first).investigate_at) first = handle;
   }
   if (!first) return std::nullopt;
-  return Concern{
-      .kind = Concern::Kind::deadline, .work = std::move(*first), .failure = {}, .operation = 0, .times = {}};
+  return Concern{.kind = Concern::Kind::deadline, .work = std::move(*first), .operation = 0};
 }
 
 void GroupDriver::look_for_held_turn(Time now) noexcept {

@@ -48,7 +48,6 @@ void GroupWatch::tell_of_close(const WorkState& work) noexcept {
     detector_->tell_all(Error{{.code = ErrorCode::peer_lost,
                                .attempted = work.description(),
                                .cause = fmt::format("rank {} closed the group while it was under way", own),
-                               .native = {},
                                .ranks = {own},
                                .hint = "look at the last output of that rank"}});
   } catch (const std::exception& error) {  // they find out themselves, later

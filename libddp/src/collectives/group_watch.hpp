@@ -20,9 +20,9 @@ struct Concern {
   enum class Kind { failure, deadline, probe };
   Kind kind;
   Work work;
-  std::optional<Error> failure;  ///< what its backend said of a failure; none if that its time ran out
-  std::size_t operation = 0;     ///< which of several
-  std::string times;             ///< when it was issued and began, of one on a device
+  std::optional<Error> failure{};  ///< what its backend said of a failure; none if that its time ran out
+  std::size_t operation = 0;       ///< which of several
+  std::string times{};             ///< when it was issued and began, of one on a device
 };
 
 class GroupWatch {

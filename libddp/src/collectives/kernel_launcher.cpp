@@ -9,8 +9,6 @@ kernels::Executor& KernelLauncher::of(TensorExecutor& executor) {
   throw Error{{.code = ErrorCode::unavailable,
                .attempted = "computing with gradients on a device",
                .cause = "the backend that moves them does not run libddp's kernels",
-               .native = {},
-               .ranks = {},
                .hint = "take the backend nccl, or a hook that only averages or casts"}};
 }
 

@@ -27,7 +27,7 @@ void LifeSigns::heard(int member, world::PeerReply::Kind kind, Time now) {
   switch (kind) {
     case Kind::answered:
     case Kind::busy:
-    case Kind::failed: signs = {.silence = {}, .refusals = 0, .hang_ups = 0, .heard = now}; break;
+    case Kind::failed: signs = {.refusals = 0, .hang_ups = 0, .heard = now}; break;
     case Kind::refused: ++signs.refusals; break;
     case Kind::hung_up: ++signs.hang_ups; break;
     case Kind::unreachable:

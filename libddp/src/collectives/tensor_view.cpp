@@ -87,8 +87,6 @@ TensorView::TensorView(void* data, DType dtype, std::span<const std::int64_t> sh
       throw Error{{.code = ErrorCode::invalid_argument,
                    .attempted = "describing a tensor",
                    .cause = fmt::format("the shape [{}] has no size", fmt::join(shape, ", ")),
-                   .native = {},
-                   .ranks = {},
                    .hint = "every dimension must be 0 or more, and their product must fit into memory"}};
     }
     numel_ = product;
@@ -96,18 +94,12 @@ TensorView::TensorView(void* data, DType dtype, std::span<const std::int64_t> sh
   if (numel_ > std::numeric_limits<std::size_t>::max() / size_of(dtype_)) {
     throw Error{{.code = ErrorCode::invalid_argument,
                  .attempted = "describing a tensor",
-                 .cause = fmt::format("{} has more bytes than can be addressed", description()),
-                 .native = {},
-                 .ranks = {},
-                 .hint = {}}};
+                 .cause = fmt::format("{} has more bytes than can be addressed", description())}};
   }
   if (data_ == nullptr && numel_ > 0) {
     throw Error{{.code = ErrorCode::invalid_argument,
                  .attempted = "describing a tensor",
-                 .cause = fmt::format("a null pointer for {} elements", numel_),
-                 .native = {},
-                 .ranks = {},
-                 .hint = {}}};
+                 .cause = fmt::format("a null pointer for {} elements", numel_)}};
   }
 }
 
@@ -115,10 +107,7 @@ TensorView TensorView::slice(std::size_t first, std::size_t count) const {
   if (first > numel_ || count > numel_ - first) {
     throw Error{{.code = ErrorCode::invalid_argument,
                  .attempted = fmt::format("taking a slice of {}", description()),
-                 .cause = fmt::format("elements {} to {} are not all in it", first, first + count),
-                 .native = {},
-                 .ranks = {},
-                 .hint = {}}};
+                 .cause = fmt::format("elements {} to {} are not all in it", first, first + count)}};
   }
   return {
       static_cast<std::byte*>(data_) + first * size_of(dtype_), dtype_, {static_cast<std::int64_t>(count)}, device_};

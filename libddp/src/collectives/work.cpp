@@ -17,7 +17,7 @@ constexpr auto kSlack = std::chrono::seconds(30);
 constexpr auto kLook = std::chrono::milliseconds(50);
 
 /// In the place of the callbacks of an operation that has called them.
-WorkState::Callback called{.function = {}, .next = nullptr};
+WorkState::Callback called{.next = nullptr};
 
 void call(WorkState& work, const std::function<void(const Work&)>& function) noexcept {
   try {
@@ -56,18 +56,13 @@ Error WorkState::closed_error() const {
   return Error{{.code = ErrorCode::aborted,
                 .attempted = description(),
                 .cause = "the process group was closed while it was under way",
-                .native = {},
-                .ranks = {},
                 .hint = "wait for all operations before the group goes away"}};
 }
 
 Error WorkState::still_running_error() const {
   return Error{{.code = ErrorCode::timeout,
                 .attempted = "waiting for " + description(),
-                .cause = "it was still running when the caller stopped waiting",
-                .native = {},
-                .ranks = {},
-                .hint = {}}};
+                .cause = "it was still running when the caller stopped waiting"}};
 }
 
 void WorkState::drop() noexcept {

@@ -38,7 +38,7 @@ struct WorkState {
 
   /// A function to call at the end.
   struct Callback {
-    std::function<void(const Work&)> function;
+    std::function<void(const Work&)> function{};
     Callback* next;
   };
 

@@ -68,7 +68,6 @@ Error cuda_error(std::string attempted, CUresult code) {
                 .attempted = std::move(attempted),
                 .cause = error_text(driver(), code),
                 .native = error_name(code),
-                .ranks = {},
                 .hint = hint_of(code)}};
 }
 

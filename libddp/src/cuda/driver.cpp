@@ -22,7 +22,6 @@ constexpr int kOldest = 12000;
                .attempted = "opening CUDA's driver library",
                .cause = std::move(cause),
                .native = std::move(native),
-               .ranks = {},
                .hint = std::move(hint)}};
 }
 

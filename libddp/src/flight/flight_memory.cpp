@@ -45,8 +45,6 @@ std::size_t size_from_environment() {
   throw Error{{.code = ErrorCode::invalid_argument,
                .attempted = "reading the environment variable DDP_FLIGHT_SIZE",
                .cause = fmt::format("'{}' is not a number of operations from 0 to {}", text, kLargestSize),
-               .native = {},
-               .ranks = {},
                .hint = "correct or unset DDP_FLIGHT_SIZE"}};
 }
 

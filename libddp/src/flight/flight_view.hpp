@@ -15,10 +15,10 @@ namespace ddp::flight {
 struct FlightView {
   struct Group {
     std::string name;
-    std::string backend;
+    std::string backend{};
     int rank = -1;  ///< own, in the group
     int size = 0;
-    std::vector<int> members;       ///< ranks in the world; empty: unknown, or too many groups have too many
+    std::vector<int> members{};     ///< ranks in the world; empty: unknown, or too many groups have too many
     std::uint64_t last_queued = 0;  ///< sequence of the last collective that was called
   };
   struct Call {

@@ -34,8 +34,6 @@ void require_equal(std::string_view what, std::string_view variable, std::option
   throw Error{{.code = ErrorCode::conflict,
                .attempted = "joining the job through PMI-2",
                .cause = fmt::format("{} says {} {}, the PMI-2 server says {}", variable, what, *expected, answered),
-               .native = {},
-               .ranks = {},
                .hint = "do not set PMI_* variables by hand, and start programs with srun only"}};
 }
 
@@ -84,16 +82,13 @@ Pmi2Store::Pmi2Store(base::UniqueFd fd, const Pmi2Identity& expected, Deadline d
   if (!rank || !size || *rank < 0 || *rank >= *size) {
     throw Error{{.code = ErrorCode::protocol,
                  .attempted = "joining the job through PMI-2",
-                 .cause = fmt::format("the server says rank {} of {}", rank.value_or(-1), size.value_or(-1)),
-                 .native = {},
-                 .ranks = {},
-                 .hint = {}}};
+                 .cause = fmt::format("the server says rank {} of {}", rank.value_or(-1), size.value_or(-1))}};
   }
   require_equal("rank", "PMI_RANK", expected.rank, *rank);
   require_equal("size", "PMI_SIZE", expected.size, *size);
   rank_ = *rank;
   world_size_ = *size;
-  job_id_ = request({.command = "job-getid", .fields = {}}, "job-getid-response", deadline).find("jobid").value_or("");
+  job_id_ = request({.command = "job-getid"}, "job-getid-response", deadline).find("jobid").value_or("");
   // Never ask for attributes that may not exist: Slurm (22.05 to 25.11) answers some unknown names with another's
   // value.
   const Pmi2Message mapping = request({.command = "info-getjobattr", .fields = {{"key", "PMI_process_mapping"}}},
@@ -107,7 +102,7 @@ void Pmi2Store::close() noexcept {
   usable_ = false;
   if (!channel_) return;
   try {
-    request({.command = "finalize", .fields = {}}, "finalize-response", Deadline::after(kCloseTimeout));
+    request({.command = "finalize"}, "finalize-response", Deadline::after(kCloseTimeout));
   } catch (const Error& error) {
     // A connection that the server has closed was reported when it was used.
     const bool expected = error.code() == ErrorCode::peer_lost;
@@ -144,8 +139,6 @@ void Pmi2Store::put_into(const Space& space, std::string_view key, std::span<con
                  .attempted = attempted,
                  .cause = entry->second == key ? "the key was put before"
                                                : fmt::format("its hash is that of '{}'", entry->second),
-                 .native = {},
-                 .ranks = {},
                  .hint = "use another key"}};
   }
   const Deadline deadline = Deadline::after(kPutTimeout);
@@ -178,10 +171,7 @@ Bytes Pmi2Store::get_from(const Space& space, int rank, std::string_view key, De
     if (!text) {
       throw Error{{.code = ErrorCode::protocol,
                    .attempted = attempted,
-                   .cause = fmt::format("part {} of {} is missing", number + 1, value.texts()),
-                   .native = {},
-                   .ranks = {},
-                   .hint = {}}};
+                   .cause = fmt::format("part {} of {} is missing", number + 1, value.texts())}};
     }
     value.add(*text);
   }
@@ -206,7 +196,7 @@ void Pmi2Store::fence(Deadline deadline) {
   // Before the fence, not during it: while this rank is missing, srun cannot be sending the fence's answer to a
   // slurmstepd that waits for srun to answer this.
   publish(arrival_name(rank_), std::to_string(fences_), deadline);
-  channel_->send({.command = "kvs-fence", .fields = {}}, deadline);
+  channel_->send({.command = "kvs-fence"}, deadline);
   if (await_fence(before_reserve(deadline))) {
     usable_ = true;
     return;
@@ -239,10 +229,7 @@ bool Pmi2Store::await_fence(Deadline deadline) {
     if (message->command != "kvs-fence-response") {
       throw Error{{.code = ErrorCode::protocol,
                    .attempted = "waiting for a PMI-2 fence",
-                   .cause = fmt::format("the server sent '{}'", message->command),
-                   .native = {},
-                   .ranks = {},
-                   .hint = {}}};
+                   .cause = fmt::format("the server sent '{}'", message->command)}};
     }
     accept_fence(*message);
   }
@@ -256,7 +243,6 @@ void Pmi2Store::accept_fence(const Pmi2Message& message) {
                  .attempted = fmt::format("fence {} of {} ranks over PMI-2", fences_, world_size_),
                  .cause = fmt::format("the server gave up: {}", message.find("errmsg").value_or("no reason given")),
                  .native = pmi2_code_name(code),
-                 .ranks = {},
                  .hint = "see srun's own messages"}};
   }
 }
@@ -336,7 +322,6 @@ Pmi2Message Pmi2Store::request(const Pmi2Message& message, std::string_view answ
                  .attempted = fmt::format("PMI-2 command {}", message.command),
                  .cause = fmt::format("the server refused: {}", received.find("errmsg").value_or("no reason given")),
                  .native = pmi2_code_name(code),
-                 .ranks = {},
                  .hint = "see the messages of slurmstepd in the job's output or on the node"}};
   }
   return received;
@@ -350,18 +335,13 @@ Pmi2Message Pmi2Store::await(std::string_view answer, Deadline deadline) {
       throw Error{{.code = ErrorCode::timeout,
                    .attempted = fmt::format("waiting for the PMI-2 server's {}", answer),
                    .cause = "no answer before the deadline",
-                   .native = {},
-                   .ranks = {},
                    .hint = "is the slurmstepd of this node alive?"}};
     }
     if (message->command == answer) return std::move(*message);
     if (message->command != "kvs-fence-response" || fences_ == 0) {
       throw Error{{.code = ErrorCode::protocol,
                    .attempted = fmt::format("waiting for the PMI-2 server's {}", answer),
-                   .cause = fmt::format("it sent '{}'", message->command),
-                   .native = {},
-                   .ranks = {},
-                   .hint = {}}};
+                   .cause = fmt::format("it sent '{}'", message->command)}};
     }
     accept_fence(*message);
   }

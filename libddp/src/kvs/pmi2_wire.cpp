@@ -31,8 +31,6 @@ constexpr std::string_view kAlphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmn
   throw Error{{.code = ErrorCode::protocol,
                .attempted = "reading from the PMI-2 server",
                .cause = std::move(cause),
-               .native = {},
-               .ranks = {},
                .hint = "is PMI_FD the socket that srun --mpi=pmi2 gave to this process?"}};
 }
 
@@ -124,10 +122,7 @@ std::string encode_pmi2(const Pmi2Message& message) {
   if (separators != message.fields.size() + 1 || body.find('\0') != body.npos || body.size() > kMaxMessageBytes) {
     throw Error{{.code = ErrorCode::invalid_argument,
                  .attempted = "sending " + message.command + " to the PMI-2 server",
-                 .cause = "a field has a semicolon or a zero byte, or the message is too long",
-                 .native = {},
-                 .ranks = {},
-                 .hint = {}}};
+                 .cause = "a field has a semicolon or a zero byte, or the message is too long"}};
   }
   return fmt::format("{:<6}", body.size()) + body;
 }
@@ -169,8 +164,6 @@ void check_pmi2_greeting(std::string_view line) {
     throw Error{{.code = ErrorCode::unavailable,
                  .attempted = "greeting the PMI-2 server",
                  .cause = "it does not accept PMI version 2.0: " + excerpt(line),
-                 .native = {},
-                 .ranks = {},
                  .hint = "start the job with srun --mpi=pmi2, and let only one program of a task use PMI"}};
   }
 }
@@ -278,8 +271,6 @@ void Pmi2Channel::greet(Deadline deadline) {
       throw Error{{.code = ErrorCode::timeout,
                    .attempted = "greeting the PMI-2 server",
                    .cause = "no answer before the deadline",
-                   .native = {},
-                   .ranks = {},
                    .hint = "is PMI_FD the socket that srun --mpi=pmi2 gave to this process?"}};
     }
   }

@@ -29,7 +29,7 @@ inline constexpr std::size_t kPmi2MaxValueBytes = 1023;
 /// One message: a command and its fields, in order.
 struct Pmi2Message {
   std::string command;
-  std::vector<std::pair<std::string, std::string>> fields;
+  std::vector<std::pair<std::string, std::string>> fields{};
 
   /// The first field of that name.
   std::optional<std::string_view> find(std::string_view name) const;

@@ -73,7 +73,6 @@ inline Error pmix_error(ErrorCode code, std::string attempted, std::string cause
                 .attempted = std::move(attempted),
                 .cause = std::move(cause),
                 .native = pmix_status_name(status),
-                .ranks = {},
                 .hint = std::move(hint)}};
 }
 

@@ -19,8 +19,6 @@ namespace {
   throw Error{{.code = ErrorCode::unavailable,
                .attempted = "opening PMIx's library",
                .cause = std::move(cause),
-               .native = {},
-               .ranks = {},
                .hint = std::move(hint)}};
 }
 

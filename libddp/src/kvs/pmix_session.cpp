@@ -31,8 +31,6 @@ void check_environment(const base::Environment& environment) {
                  .attempted = kAttempted,
                  .cause = fmt::format("PMIX_NAMESPACE is '{}' but PMIX_RANK is not set",
                                       environment.raw("PMIX_NAMESPACE").value_or("")),
-                 .native = {},
-                 .ranks = {},
                  .hint = "start the program with srun --mpi=pmix or ddprun, or unset PMIX_NAMESPACE to run it alone"}};
   }
 }
@@ -76,8 +74,6 @@ JobFacts read_facts(const std::string& name_space, int rank, bool hosts_are_know
     throw Error{{.code = ErrorCode::protocol,
                  .attempted = "reading the job size from PMIx (PMIX_JOB_SIZE)",
                  .cause = "the server does not give it",
-                 .native = {},
-                 .ranks = {},
                  .hint = "the launcher's PMIx support is incomplete; try srun --mpi=pmi2 or ddprun"}};
   }
   facts.world_size = static_cast<int>(*size);
@@ -106,8 +102,6 @@ Joined join(const std::string& wanted, bool hosts_are_known) {
           {.code = ErrorCode::unavailable,
            .attempted = kAttempted,
            .cause = fmt::format("PMIX_NAMESPACE is '{}' but PMIx runs this process alone, as '{}'", wanted, name_space),
-           .native = {},
-           .ranks = {},
            .hint = "the server's address (PMIX_SERVER_URI*) is missing from the environment"}};
     }
     return {.name_space = name_space, .facts = read_facts(name_space, static_cast<int>(self.rank), hosts_are_known)};
@@ -128,8 +122,6 @@ Joined join_with_deadline(const base::Environment& environment, Deadline deadlin
     throw Error{{.code = ErrorCode::timeout,
                  .attempted = kAttempted,
                  .cause = "the PMIx server did not complete the connection before the deadline",
-                 .native = {},
-                 .ranks = {},
                  .hint = fmt::format("client is PMIx {}; PMIx 5.0.8 and later hang with Slurm before 25.11.2, and "
                                      "PMIX_MCA_gds=hash helps where the server's shared memory is not readable",
                                      pmix().get_version())}};

@@ -43,15 +43,15 @@ class Mailbox {
 
 struct Answer {
   pmix_status_t status;
-  Bytes value;
+  Bytes value{};
 };
 
 /// One call that is under way: where its callback posts, and the arguments that libpmix may read until then.
 template <class Result>
 struct Call {
   std::shared_ptr<Mailbox<Result>> mailbox;
-  InfoList info;
-  std::string key;
+  InfoList info{};
+  std::string key{};
 };
 
 void on_fence(pmix_status_t status, void* closure) {
@@ -60,8 +60,8 @@ void on_fence(pmix_status_t status, void* closure) {
 }
 
 Answer make_answer(pmix_status_t status, const pmix_value_t* value) {
-  if (status != PMIX_SUCCESS) return {.status = status, .value = {}};
-  if (value == nullptr || value->type != PMIX_BYTE_OBJECT) return {.status = PMIX_ERR_TYPE_MISMATCH, .value = {}};
+  if (status != PMIX_SUCCESS) return {.status = status};
+  if (value == nullptr || value->type != PMIX_BYTE_OBJECT) return {.status = PMIX_ERR_TYPE_MISMATCH};
   const auto* first = reinterpret_cast<const std::byte*>(value->data.bo.bytes);
   return {.status = PMIX_SUCCESS, .value = Bytes(first, first + value->data.bo.size)};
 }
@@ -103,8 +103,6 @@ Error server_silent(const std::string& attempted, std::string cause) {
   return Error{{.code = ErrorCode::timeout,
                 .attempted = attempted,
                 .cause = std::move(cause),
-                .native = {},
-                .ranks = {},
                 .hint =
                     "the launcher's process on this node (ddprun, slurmstepd, prted) hangs or is stopped: look at its "
                     "log, and whether other processes hold connections to it"}};
@@ -133,7 +131,7 @@ std::shared_ptr<Mailbox<Answer>> start_get(const std::string& name_space, int ra
                                            Deadline deadline) {
   auto mailbox = std::make_shared<Mailbox<Answer>>();
   const pmix_proc_t proc = make_proc(name_space, static_cast<pmix_rank_t>(rank));
-  auto call = std::make_unique<Call<Answer>>(Call<Answer>{.mailbox = mailbox, .info = {}, .key = key});
+  auto call = std::make_unique<Call<Answer>>(Call<Answer>{.mailbox = mailbox, .key = key});
   const int timeout_s = deadline.poll_timeout_ms() / 1000 + 1;  // rounded up: our own deadline comes first
   switch (reach) {
     case Reach::own_server: call->info.boolean(PMIX_IMMEDIATE, true); break;
@@ -144,7 +142,7 @@ std::shared_ptr<Mailbox<Answer>> start_get(const std::string& name_space, int ra
   if (status == PMIX_SUCCESS) {
     call.release();  // on_get owns it now
   } else {
-    mailbox->post(Answer{.status = status, .value = {}});
+    mailbox->post(Answer{.status = status});
   }
   return mailbox;
 }
@@ -193,7 +191,7 @@ void PmixStore::fence(Deadline deadline) {
 
   const pmix_proc_t everyone = make_proc(session_->name_space(), PMIX_RANK_WILDCARD);
   auto mailbox = std::make_shared<Mailbox<pmix_status_t>>();
-  auto call = std::make_unique<Call<pmix_status_t>>(Call<pmix_status_t>{.mailbox = mailbox, .info = {}, .key = {}});
+  auto call = std::make_unique<Call<pmix_status_t>>(Call<pmix_status_t>{.mailbox = mailbox});
   call->info.boolean(PMIX_COLLECT_DATA, true);
   pmix_status_t status = pmix().fence_nb(&everyone, 1, call->info.data(), call->info.size(), on_fence, call.get());
   if (status == PMIX_SUCCESS) {
@@ -256,8 +254,7 @@ Bytes PmixStore::read_value(int rank, const std::string& name, const std::string
                  .attempted = attempted,
                  .cause = "no answer before the deadline",
                  .native = answer ? pmix_status_name(answer->status) : "",
-                 .ranks = {rank},
-                 .hint = {}}};
+                 .ranks = {rank}}};
   }
   if (answer->status == PMIX_ERR_NOT_FOUND) throw key_not_found(attempted, pmix_status_name(answer->status));
   if (answer->status != PMIX_SUCCESS) {

@@ -61,17 +61,13 @@ SealedStore::SealedStore(std::unique_ptr<KeyValueStore> store, std::span<const s
     throw Error{{.code = ErrorCode::invalid_argument,
                  .attempted = kAttempted,
                  .cause = "the secret is empty",
-                 .native = {},
-                 .ranks = {},
                  .hint = "job_secret() gives one, in a World of several ranks"}};
   }
   if (::sodium_init() < 0) {
     throw Error{{.code = ErrorCode::unavailable,
                  .attempted = kAttempted,
                  .cause = "libsodium cannot be initialised",
-                 .native = "sodium_init -1",
-                 .ranks = {},
-                 .hint = {}}};
+                 .native = "sodium_init -1"}};
   }
   // not the secret itself, which may have other uses
   const std::string use = "libddp sealed store";
@@ -105,7 +101,6 @@ Bytes SealedStore::opened(int rank, std::string_view key, std::span<const std::b
     throw Error{{.code = ErrorCode::protocol,
                  .attempted = fmt::format("reading '{}' of rank {} over the {}", key, rank, transport()),
                  .cause = "it is not sealed with this job's secret",
-                 .native = {},
                  .ranks = {rank},
                  .hint = "another process has written it; or that rank has not called libddp.init() as this one has"}};
   }

@@ -10,10 +10,7 @@ void check_rank(int rank, int world_size) {
   if (rank >= 0 && rank < world_size) return;
   throw Error{{.code = ErrorCode::invalid_argument,
                .attempted = "reading a value from the key-value store",
-               .cause = fmt::format("there is no rank {} in a world of {}", rank, world_size),
-               .native = {},
-               .ranks = {},
-               .hint = {}}};
+               .cause = fmt::format("there is no rank {} in a world of {}", rank, world_size)}};
 }
 
 void check_usable(bool usable, const std::string& attempted) {
@@ -21,8 +18,6 @@ void check_usable(bool usable, const std::string& attempted) {
   throw Error{{.code = ErrorCode::unavailable,
                .attempted = attempted,
                .cause = "the key-value store was left, or an earlier fence of it failed",
-               .native = {},
-               .ranks = {},
                .hint = "launchers cannot take a failed fence back; end the job and start it again"}};
 }
 
@@ -30,9 +25,7 @@ Error key_not_found(const std::string& attempted, std::string native) {
   return Error{{.code = ErrorCode::not_found,
                 .attempted = attempted,
                 .cause = "the rank has put no such key before the last fence",
-                .native = std::move(native),
-                .ranks = {},
-                .hint = {}}};
+                .native = std::move(native)}};
 }
 
 Deadline before_reserve(Deadline deadline) {
@@ -47,7 +40,6 @@ Error fence_timeout(const std::string& attempted, std::vector<int> absent, int w
   return Error{{.code = ErrorCode::timeout,
                 .attempted = attempted,
                 .cause = std::move(cause),
-                .native = {},
                 .ranks = std::move(absent),
                 .hint = "see what these ranks print and where they are; DDP_INIT_TIMEOUT gives them more seconds"}};
 }

@@ -45,8 +45,6 @@ void check_key(std::string_view key) {
   throw Error{{.code = ErrorCode::invalid_argument,
                .attempted = "checking a key of the key-value store",
                .cause = cause,
-               .native = {},
-               .ranks = {},
                .hint = "use 1 to 64 letters, digits, dots, underscores and hyphens"}};
 }
 

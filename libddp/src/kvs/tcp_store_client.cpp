@@ -66,8 +66,6 @@ class Request {
   throw Error{{.code = ErrorCode::protocol,
                .attempted = std::move(attempted),
                .cause = std::move(cause),
-               .native = {},
-               .ranks = {},
                .hint = "is it PyTorch's TCPStore (2.2 or newer) that listens at MASTER_ADDR:MASTER_PORT?"}};
 }
 
@@ -101,8 +99,6 @@ TcpStoreClient::TcpStoreClient(base::UniqueFd socket, std::string server, int ra
     throw Error{{.code = ErrorCode::invalid_argument,
                  .attempted = describe("joining"),
                  .cause = fmt::format("there is no rank {} of {}", rank, world_size),
-                 .native = {},
-                 .ranks = {},
                  .hint = "check RANK and WORLD_SIZE"}};
   }
   join(deadline);
@@ -122,7 +118,6 @@ void TcpStoreClient::join(Deadline deadline) {
                  .attempted = describe("joining"),
                  .cause = fmt::format("it accepted the connection, and closed it without an answer: {}", error.cause()),
                  .native = error.native(),
-                 .ranks = {},
                  .hint =
                      "the stores of ddprun and srun --ddp serve only processes of the job's user in their node's own "
                      "network; a line of ddprun or srun says whom they refused and why"}};

@@ -24,8 +24,8 @@ constexpr std::size_t kUnderWay = 2;  // the next is packed while one travels
 /// Tensors that travel together.
 struct CoalescedMessage {
   std::span<const TensorView> tensors;
-  std::shared_ptr<std::vector<std::uint8_t>> memory;  ///< none: one tensor, without a copy
-  std::optional<Work> work;
+  std::shared_ptr<std::vector<std::uint8_t>> memory{};  ///< none: one tensor, without a copy
+  std::optional<Work> work{};
 };
 
 void pack(const CoalescedMessage& message) {
@@ -81,7 +81,7 @@ void broadcast_coalesced(ProcessGroup& group, std::span<const TensorView> all, i
     const auto part = std::span{tensors}.subspan(first, past - first);
     first = past;
     if (bytes == 0) continue;
-    CoalescedMessage message{.tensors = part, .memory = {}, .work = {}};
+    CoalescedMessage message{.tensors = part};
     // who may be called away leaves a copy
     if (part.size() == 1 && (WaitWatch::current() == nullptr || bytes > kMessageBytes)) {
       message.work = group.broadcast({part[0].data(), DType::uint8, {static_cast<std::int64_t>(bytes)}}, root);

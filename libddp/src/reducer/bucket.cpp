@@ -108,11 +108,8 @@ GradientBucket Bucket::lend(std::size_t index, bool is_last, const ProcessGroup&
                         .is_last = is_last,
                         .buffer = flat(),
                         .parameters = indices_,
-                        .gradients = {},
                         .memory = memory_,
-                        .executor = executor_,
-                        .program = {},
-                        .allocate = {}};
+                        .executor = executor_};
   for (std::size_t slot = 0; slot < indices_.size(); ++slot) bucket.gradients.push_back(exchanged(slot));
   if (on_cpu()) {
     bucket.allocate = host_memory;  // the program's allocator need not serve several threads

@@ -27,10 +27,7 @@ std::shared_ptr<void> allocate(std::size_t bytes, Device device, const BucketAll
   if (memory && aligned) return memory;
   throw Error{{.code = ErrorCode::unavailable,
                .attempted = fmt::format("allocating {} bytes for a bucket of gradients", bytes),
-               .cause = memory ? "the allocator's memory is not aligned to 64 bytes" : "the allocator returned null",
-               .native = {},
-               .ranks = {},
-               .hint = {}}};
+               .cause = memory ? "the allocator's memory is not aligned to 64 bytes" : "the allocator returned null"}};
 }
 
 }  // namespace

@@ -21,12 +21,10 @@ struct OpenBucket {
 BucketPlan assign_buckets(std::span<const TensorInfo> tensors, std::span<const std::size_t> size_limits,
                           std::span<const std::size_t> order) {
   if (size_limits.empty() || (!order.empty() && order.size() != tensors.size())) {
-    throw Error{{.code = ErrorCode::invalid_argument,
-                 .attempted = "assigning parameters to buckets",
-                 .cause = size_limits.empty() ? "no size limit is given" : "the order names another number of tensors",
-                 .native = {},
-                 .ranks = {},
-                 .hint = {}}};
+    throw Error{
+        {.code = ErrorCode::invalid_argument,
+         .attempted = "assigning parameters to buckets",
+         .cause = size_limits.empty() ? "no size limit is given" : "the order names another number of tensors"}};
   }
   BucketPlan closed;
   std::map<std::pair<DType, Device>, OpenBucket> open;

@@ -161,9 +161,9 @@ BucketSet::Launched BucketSet::launch(std::size_t bucket, ProcessGroup& group) {
     fill(bucket);
     take_over(bucket);
   });
-  if (!options_.comm_hook) return {.work = buckets_[bucket].launch(group, divisor_), .exchange = {}};
+  if (!options_.comm_hook) return {.work = buckets_[bucket].launch(group, divisor_)};
   const GradientBucket lent = buckets_[bucket].lend(bucket, bucket + 1 == plan_.size(), group);
-  return {.work = {}, .exchange = guarded(group, [&] { return options_.comm_hook->start(lent, group); })};
+  return {.exchange = guarded(group, [&] { return options_.comm_hook->start(lent, group); })};
 }
 
 void BucketSet::wait(std::size_t bucket, ProcessGroup& group) {

@@ -89,8 +89,8 @@ class BucketSet {
   };
   /// A bucket under way: an operation, or what a hook has started; neither if it is skipped.
   struct Launched {
-    std::optional<Work> work;
-    BucketExchange exchange;
+    std::optional<Work> work{};
+    BucketExchange exchange{};
   };
 
   void move_gradients(const std::vector<Bucket>& old, const std::vector<Place>& old_places);

@@ -13,7 +13,7 @@ BucketTrace::BucketTrace(std::size_t steps, int rank)
       epoch_(std::chrono::system_clock::now().time_since_epoch() - Deadline::Clock::now().time_since_epoch()) {}
 
 void BucketTrace::finish_step(std::uint64_t iteration, const BucketPlan& plan) {
-  Step step{.iteration = iteration, .buckets = std::exchange(now_, {}), .parameters = {}};
+  Step step{.iteration = iteration, .buckets = std::exchange(now_, {})};
   for (const auto& bucket : plan) step.parameters.push_back(bucket.size());
   steps_.push_back(std::move(step));
 }

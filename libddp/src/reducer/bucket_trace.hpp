@@ -41,7 +41,7 @@ class BucketTrace {
   struct Step {
     std::uint64_t iteration;
     std::vector<Times> buckets;
-    std::vector<std::size_t> parameters;  ///< how many each bucket has
+    std::vector<std::size_t> parameters{};  ///< how many each bucket has
   };
   std::size_t limit_;
   int rank_;

@@ -105,7 +105,6 @@ void Join::check_round(const Round& round) const {
                  .attempted = kJoining,
                  .cause = fmt::format("rank {} does something else than those before it, or has other options",
                                       group_->global_ranks()[rank]),
-                 .native = {},
                  .ranks = {group_->global_ranks()[rank]},
                  .hint = "take the same steps, and make the Join with the same options, on all ranks"}};
   }
@@ -115,7 +114,6 @@ void Join::check_round(const Round& round) const {
   throw Error{{.code = ErrorCode::aborted,
                .attempted = kJoining,
                .cause = std::move(who) + " run out of inputs",
-               .native = {},
                .ranks = std::move(out),
                .hint = "this is what throw_on_early_termination asks for; without it the others go on"}};
 }

@@ -33,15 +33,15 @@ std::string describe(const Parameter& parameter) {
 /// What a rank tells the others of itself.
 struct Description {
   std::string options;
-  std::vector<std::string> parameters;
+  std::vector<std::string> parameters{};
   std::vector<std::string> buffers;
-  std::string fault;  ///< empty: none
-  std::string hint;
+  std::string fault{};  ///< empty: none
+  std::string hint{};
 };
 
 Description describe_all(const std::vector<Parameter>& parameters, const std::string& options,
                          const std::vector<std::string>& buffers, const std::optional<Error>& fault) {
-  Description all{.options = options, .parameters = {}, .buffers = buffers, .fault = {}, .hint = {}};
+  Description all{.options = options, .buffers = buffers};
   std::map<const void*, std::string> names;  // of shared parameters the first
   for (const Parameter& parameter : parameters) {
     std::string text = describe(parameter);
@@ -120,7 +120,6 @@ std::string first_difference(const ProcessGroup& group, const std::vector<Descri
   throw Error{{.code = ErrorCode::mismatch,
                .attempted = "checking that all ranks have the same parameters",
                .cause = std::move(cause),
-               .native = {},
                .ranks = std::move(different),
                .hint = "build the same model, with its parameters in the same order, on every rank"}};
 }
@@ -141,7 +140,6 @@ std::string first_difference(const ProcessGroup& group, const std::vector<Descri
   throw Error{{.code = ErrorCode::invalid_argument,
                .attempted = "making a Reducer",
                .cause = std::move(cause),
-               .native = {},
                .ranks = std::move(guilty),
                .hint = first->hint}};
 }

@@ -77,8 +77,6 @@ class OrderReader {
     throw Error{{.code = ErrorCode::protocol,
                  .attempted = fmt::format("reading the recorded order '{}'", path_),
                  .cause = std::move(cause),
-                 .native = {},
-                 .ranks = {},
                  .hint = "remove the file, and record the order anew"}};
   }
 
@@ -95,8 +93,6 @@ std::string read_file(const std::string& path) {
     throw Error{{.code = ErrorCode::not_found,
                  .attempted = attempted,
                  .cause = "there is no such file",
-                 .native = {},
-                 .ranks = {},
                  .hint = "a run without one records it"}};
   }
   if (kind != std::filesystem::file_type::regular) {
@@ -139,7 +135,7 @@ RecordedOrder RecordedOrder::load(const std::string& path) {
   OrderReader reader(text, path);
   reader.check_digest();
   if (!reader.take(kFirstLine)) reader.fail("it is of another version of libddp");
-  RecordedOrder recorded{.parameters = {}, .order = {}, .counts = {}};
+  RecordedOrder recorded{.counts = {}};
   while (reader.take(kParameter)) recorded.parameters.emplace_back(reader.line());
   if (recorded.parameters.empty()) reader.fail("it names no parameters");
   recorded.order = reader.numbers<std::size_t>(kOrder, recorded.parameters.size() - 1);

@@ -197,7 +197,7 @@ RecordedOrder Reducer::Impl::recorded_order() const {
                                  "call it after the second step; with find_unused_parameters there is one of static "
                                  "graphs only");
   }
-  RecordedOrder recorded{.parameters = reducer::recorded_names(parameters_), .order = order_, .counts = {}};
+  RecordedOrder recorded{.parameters = reducer::recorded_names(parameters_), .order = order_};
   if (!options_.static_graph) return recorded;
   for (std::size_t i = 0; i < parameters_.size(); ++i) recorded.counts.push_back(marks_.needed(i));
   return recorded;

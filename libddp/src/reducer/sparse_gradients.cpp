@@ -147,7 +147,6 @@ void SparseGradients::gather(std::vector<std::shared_ptr<Exchange>>& exchanges, 
     throw Error{{.code = ErrorCode::invalid_argument,
                  .attempted = "averaging sparse gradients",
                  .cause = fault.empty() ? "other ranks have rows that their parameters do not have" : fault,
-                 .native = {},
                  .ranks = std::move(faulty),
                  .hint = "look at the indices of the batch on these ranks"}};
   }

@@ -16,7 +16,6 @@ void end_step_everywhere(ProcessGroup& group, const CommHook* hook, const std::e
              .attempted = hook != nullptr ? fmt::format("averaging gradients by the hook '{}'", hook->name())
                                           : "moving gradients on a device",
              .cause = fmt::format("it failed on rank {}: {}", own, error.what()),
-             .native = {},
              .ranks = {own},
              .hint = "look at that rank; then change the group, or make a new one"}});
 }

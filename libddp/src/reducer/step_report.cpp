@@ -63,7 +63,6 @@ void throw_missing(ProcessGroup& group, const std::string& description, std::str
   throw Error{{.code = ErrorCode::invalid_argument,
                .attempted = "finalizing a backward pass",
                .cause = std::move(cause),
-               .native = {},
                .ranks = std::move(guilty),
                .hint = std::move(hint)}};
 }

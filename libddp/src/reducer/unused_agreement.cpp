@@ -38,8 +38,6 @@ void agree_on_unused(ProcessGroup& group, const std::vector<Parameter>& paramete
   throw Error{{.code = ErrorCode::mismatch,
                .attempted = "starting a backward pass",
                .cause = std::move(cause),
-               .native = {},
-               .ranks = {},
                .hint = "with skip_all_reduce_unused all ranks must give the same; leave it off if they differ"}};
 }
 

@@ -64,7 +64,6 @@ CheckpointManifest agreed_save(const ProcessGroup& group, const std::vector<Byte
                .attempted = "saving a checkpoint",
                .cause = fmt::format("rank {} saves step {} {}, others step {}", group.global_ranks()[0], first.step,
                                     first.sharded ? "by all ranks" : "by rank 0", different),
-               .native = {},
                .ranks = std::move(others),
                .hint = "call save or save_sharded with the same step on all ranks"}};
 }
@@ -179,8 +178,6 @@ std::optional<Restored> restore_once(ProcessGroup& group, const CheckpointFolder
         {.code = ErrorCode::mismatch,
          .attempted = fmt::format("restoring '{}'", folder.step_path(manifest.step)),
          .cause = fmt::format("{} ranks have saved their parts of it, there are {}", manifest.ranks, group.size()),
-         .native = {},
-         .ranks = {},
          .hint = fmt::format("start {} ranks; any number can restore what rank 0 saves for all", manifest.ranks)}};
   }
   const bool reads = manifest.sharded || is_first;
@@ -191,7 +188,7 @@ std::optional<Restored> restore_once(ProcessGroup& group, const CheckpointFolder
   });
   if (!manifest.sharded) training::verify_state(group, tensors, "restoring");
 
-  Restored restored{.step = manifest.step, .extra = {}};
+  Restored restored{.step = manifest.step};
   const auto extras = act_jointly(group, deadline, [&]() -> Bytes {
     if (!reads) return {};
     restored.extra = training::read_shard(folder.shard_path(origin), tensors);

@@ -273,8 +273,6 @@ void CheckpointFolder::publish(const CheckpointManifest& manifest, const Inherit
     throw Error{{.code = ErrorCode::system,
                  .attempted = fmt::format("completing the checkpoint '{}'", step_path(manifest.step)),
                  .cause = fmt::format("{}, which rank {} of its group has written", gap->cause, gap->rank),
-                 .native = {},
-                 .ranks = {},
                  .hint = "does another job or a cleaner of old files remove files of this folder?"}};
   };
   std::string replaced;

@@ -18,9 +18,9 @@ struct ShardRecord {
 struct CheckpointManifest {
   std::string id;  ///< of this save: 16 hexadecimal digits, random
   std::int64_t step = 0;
-  bool sharded = false;             ///< a file a rank; else rank 0's alone
-  int ranks = 1;                    ///< that have saved it
-  std::vector<ShardRecord> shards;  ///< by rank
+  bool sharded = false;               ///< a file a rank; else rank 0's alone
+  int ranks = 1;                      ///< that have saved it
+  std::vector<ShardRecord> shards{};  ///< by rank
   friend bool operator==(const CheckpointManifest&, const CheckpointManifest&) = default;
 };
 

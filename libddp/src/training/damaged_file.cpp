@@ -11,8 +11,6 @@ void throw_damaged(const std::string& path, std::string cause, ErrorCode code) {
   throw Error{{.code = code,
                .attempted = fmt::format("reading '{}'", path),
                .cause = std::move(cause),
-               .native = {},
-               .ranks = {},
                .hint = fmt::format("remove '{}' to go on from the checkpoint before",
                                    std::filesystem::path(path).parent_path().string())}};
 }
@@ -21,8 +19,6 @@ void throw_other_version(const std::string& path, std::int64_t found, std::int64
   throw Error{{.code = ErrorCode::protocol,
                .attempted = fmt::format("reading '{}'", path),
                .cause = fmt::format("it has version {} of the format, this libddp reads {}", found, known),
-               .native = {},
-               .ranks = {},
                .hint = "restore it with the libddp that has saved it"}};
 }
 

@@ -65,7 +65,6 @@ std::int64_t equal_arguments(const char* attempted, const ProcessGroup& group, s
         {.code = ErrorCode::mismatch,
          .attempted = attempted,
          .cause = fmt::format("ranks of the group give different {}: {}", kArguments[i].name, fmt::join(values, "; ")),
-         .native = {},
          .ranks = std::move(others),
          .hint = "give the same on all ranks: else samples come twice, or never"}};
   }

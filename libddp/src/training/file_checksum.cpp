@@ -22,7 +22,6 @@ FileChecksum::FileChecksum() {
                  .attempted = "computing a checksum",
                  .cause = "libsodium cannot be initialised",
                  .native = "sodium_init -1",
-                 .ranks = {},
                  .hint = "it needs random numbers from the kernel: getrandom(2) or /dev/urandom"}};
   }
   ::crypto_generichash_init(&state_, nullptr, 0, kChecksumBytes);

@@ -39,8 +39,6 @@ Error owner_error(ErrorCode code, const std::string& folder, std::string cause, 
   return Error{{.code = code,
                 .attempted = fmt::format("saving checkpoints in '{}'", folder),
                 .cause = std::move(cause),
-                .native = {},
-                .ranks = {},
                 .hint = std::move(hint)}};
 }
 

@@ -16,7 +16,7 @@ constexpr std::uint8_t kFailed = 1;
 
 Bytes report_of(const std::function<Bytes()>& action) {
   base::ByteWriter report;
-  ErrorDetail failure{.code = ErrorCode::system, .attempted = {}, .cause = {}, .native = {}, .ranks = {}, .hint = {}};
+  ErrorDetail failure{.code = ErrorCode::system};
   try {
     const Bytes result = action();
     report.integer(kSucceeded).raw(result);
@@ -35,12 +35,7 @@ Bytes report_of(const std::function<Bytes()>& action) {
 ErrorDetail read_failure(base::ByteReader& report) {
   const auto code = report.integer<std::uint8_t>();
   const auto last = static_cast<std::uint8_t>(ErrorCode::aborted);
-  ErrorDetail failure{.code = code <= last ? static_cast<ErrorCode>(code) : ErrorCode::protocol,
-                      .attempted = {},
-                      .cause = {},
-                      .native = {},
-                      .ranks = {},
-                      .hint = {}};
+  ErrorDetail failure{.code = code <= last ? static_cast<ErrorCode>(code) : ErrorCode::protocol};
   for (std::string* text : {&failure.attempted, &failure.cause, &failure.native, &failure.hint}) *text = report.text();
   return failure;
 }

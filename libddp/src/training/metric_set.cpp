@@ -26,7 +26,6 @@ std::uint64_t fingerprint_of(const std::vector<Metric>& metrics) {
   throw Error{{.code = ErrorCode::mismatch,
                .attempted = "reducing metrics",
                .cause = "names or kinds are not those of rank 0",
-               .native = {},
                .ranks = std::move(ranks),
                .hint = "make the same MetricSet, in the same order, on every rank"}};
 }

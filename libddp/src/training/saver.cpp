@@ -86,12 +86,7 @@ class SaverReader {
     if (!text_.empty()) fail("it has lines too many");
   }
   [[noreturn]] void fail(const std::string& cause) const {
-    throw Error{{.code = ErrorCode::protocol,
-                 .attempted = fmt::format("reading '{}'", path_),
-                 .cause = cause,
-                 .native = {},
-                 .ranks = {},
-                 .hint = {}}};
+    throw Error{{.code = ErrorCode::protocol, .attempted = fmt::format("reading '{}'", path_), .cause = cause}};
   }
 
  private:
@@ -106,16 +101,13 @@ Saver Saver::process_of(const base::Environment& environment) {
   const base::ProcessNumber own = base::own_process();
   Saver saver{.claim = fmt::format("{:08x}", random()),
               .saves = true,
-              .job = {},
-              .run = {},
               .requeues = count_of(environment, "SLURM_RESTART_COUNT"),
               .restarts = count_of(environment, "TORCHELASTIC_RESTART_COUNT"),
               .host = one_line(base::host_name()),
               .boot = boot_id(),
               .process = own.pid,
               .space = own.space,
-              .locked = false,
-              .formers = {}};
+              .locked = false};
   const std::string job = environment.raw("SLURM_JOB_ID").value_or("");
   const std::string step = environment.raw("SLURM_STEP_ID").value_or("");
   if (!job.empty()) {

@@ -14,8 +14,8 @@ namespace ddp::training {
 struct Saver {
   std::string claim;  ///< kClaimDigits hexadecimal digits, random; the save ids of this saver begin with them
   bool saves = true;  ///< false: it has ended in order
-  std::string job;    ///< "Slurm job 17"; empty: unknown
-  std::string run;    ///< that restarts keep: "17.0", torchrun's id; empty: unknown
+  std::string job{};  ///< "Slurm job 17"; empty: unknown
+  std::string run{};  ///< that restarts keep: "17.0", torchrun's id; empty: unknown
   int requeues = 0;   ///< of the job
   int restarts = 0;   ///< of the run
   std::string host;

@@ -159,8 +159,6 @@ void check_shard(const std::string& path, const ShardRecord& record, const Shard
       {.code = ErrorCode::mismatch,
        .attempted = fmt::format("reading '{}'", path),
        .cause = difference(index.tensors, here),
-       .native = {},
-       .ranks = {},
        .hint = "restore the tensors that were saved, in the same order; is it the checkpoint of another model?"}};
 }
 

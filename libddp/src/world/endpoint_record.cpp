@@ -16,8 +16,6 @@ constexpr std::uint8_t kVersion = 3;
   throw Error{{.code = ErrorCode::protocol,
                .attempted = "reading an endpoint record",
                .cause = std::move(cause),
-               .native = {},
-               .ranks = {},
                .hint = std::move(hint)}};
 }
 
@@ -46,8 +44,6 @@ Bytes encode(const EndpointRecord& record) {
                  .attempted = "describing this rank to the others",
                  .cause = fmt::format("the description needs {} bytes, {} are allowed; the host name is '{}'",
                                       bytes.size(), kMaxEndpointRecordBytes, record.hostname),
-                 .native = {},
-                 .ranks = {},
                  .hint = "shorten the host name"}};
   }
   return bytes;

@@ -22,7 +22,7 @@ struct EndpointRecord {
   std::string hostname;
   int node_rank = -1;  ///< as the launcher says; -1 if it does not
   /// Where this rank is reached, best first; the peer channel listens on all of them. At least one.
-  std::vector<topology::CandidateAddress> addresses;
+  std::vector<topology::CandidateAddress> addresses{};
   std::uint16_t channel_port = 0;  ///< of the peer channel; 0: none
   ChannelToken channel_token{};
   base::ProcessNumber process{};  ///< for ranks on its host

@@ -71,7 +71,6 @@ bool began_alike(const std::string& proc, pid_t pid, const base::Environment& en
        .cause = fmt::format("process {} was started by process {}, which is rank {} of {} in it already, and has "
                             "inherited that rank's environment",
                             ::getpid(), ancestor, rank.rank, rank.world_size),
-       .native = {},
        .ranks = {rank.rank},
        .hint = "let the rank itself do what needs the job; what it starts can be a job of its own with "
                "DDP_LAUNCH=single, or under ddprun"}};

@@ -32,12 +32,7 @@ using base::SlurmStep;
 constexpr auto kAttempted = "finding out how this process was launched";
 
 [[noreturn]] void fail(ErrorCode code, std::string cause, std::string hint) {
-  throw Error{{.code = code,
-               .attempted = kAttempted,
-               .cause = std::move(cause),
-               .native = {},
-               .ranks = {},
-               .hint = std::move(hint)}};
+  throw Error{{.code = code, .attempted = kAttempted, .cause = std::move(cause), .hint = std::move(hint)}};
 }
 
 void check_rank_in_world(std::string_view rank_name, int rank, std::string_view size_name, int world_size) {

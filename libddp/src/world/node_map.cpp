@@ -11,8 +11,6 @@ namespace {
   throw Error{{.code = ErrorCode::protocol,
                .attempted = "computing which rank runs on which node",
                .cause = std::move(cause),
-               .native = {},
-               .ranks = {},
                .hint = "the launcher's description of the job is inconsistent"}};
 }
 

@@ -43,15 +43,15 @@ struct PeerChannel::Connection {
   base::ConnectionSource source;
   Deadline deadline;
   bool proven = false;  ///< it has shown the token
-  Bytes received;
-  Bytes outgoing;
+  Bytes received{};
+  Bytes outgoing{};
   std::size_t sent = 0;
 
   bool answering() const { return !outgoing.empty(); }
 };
 
 PeerChannel::PeerChannel(const std::string& address)
-    : busy_(encode(PeerAnswer{.status = PeerStatus::busy, .body = {}})),
+    : busy_(encode(PeerAnswer{.status = PeerStatus::busy})),
       listener_(base::UnsharedFd{base::listen_tcp(address)}),
       strangers_(kMostStrangers) {
   port_ = base::local_port(listener_.get());
@@ -134,8 +134,6 @@ bool PeerChannel::accept_new(Connections& connections) {
                           .source = base::source_of(address),
                           .deadline = Deadline::after(kPatience),
                           .proven = false,
-                          .received = {},
-                          .outgoing = {},
                           .sent = 0};
     // most peers' requests are there already, so that they need no place
     if (!advance(connection, connections)) continue;
@@ -201,7 +199,7 @@ void PeerChannel::refuse_busy(const Connection& connection) const {
 Bytes PeerChannel::answer(const PeerRequest& request) {
   const std::lock_guard lock(handlers_mutex_);
   const auto handler = handlers_.find(request.service);
-  if (handler == handlers_.end()) return encode(PeerAnswer{.status = PeerStatus::unknown_service, .body = {}});
+  if (handler == handlers_.end()) return encode(PeerAnswer{.status = PeerStatus::unknown_service});
   try {
     return encode(PeerAnswer{.status = PeerStatus::ok, .body = handler->second(request.body)});
   } catch (const std::exception& error) {

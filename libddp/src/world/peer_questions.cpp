@@ -177,8 +177,8 @@ std::vector<std::pair<std::size_t, PeerReply>> PeerInquiry::wait(Deadline deadli
 
 std::vector<PeerReply> ask_peers(const std::vector<PeerEndpoint>& endpoints, const std::string& service,
                                  std::span<const std::byte> body, Deadline deadline) {
-  std::vector<PeerReply> replies(
-      endpoints.size(), {.kind = PeerReply::Kind::not_asked, .body = {}, .problem = "not asked before the deadline"});
+  std::vector<PeerReply> replies(endpoints.size(),
+                                 {.kind = PeerReply::Kind::not_asked, .problem = "not asked before the deadline"});
   PeerInquiry inquiry(endpoints, service, body);
   for (std::size_t peer = 0; peer < endpoints.size(); ++peer) inquiry.ask(peer);
   while (inquiry.waiting()) {
@@ -195,7 +195,7 @@ std::vector<PeerReply> ask_peers(const std::vector<PeerEndpoint>& endpoints, con
   }
   for (std::size_t peer = 0; peer < endpoints.size(); ++peer) {
     if (!inquiry.asking(peer) || replies[peer].kind == PeerReply::Kind::busy) continue;
-    replies[peer] = {.kind = PeerReply::Kind::no_answer, .body = {}, .problem = "no answer before the deadline"};
+    replies[peer] = {.kind = PeerReply::Kind::no_answer, .problem = "no answer before the deadline"};
   }
   return replies;
 }

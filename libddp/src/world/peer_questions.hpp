@@ -38,7 +38,7 @@ struct PeerReply {
     not_asked,    ///< this side could not ask it: no time, no descriptor
   };
   Kind kind = Kind::not_asked;
-  Bytes body;           ///< of an answer
+  Bytes body{};         ///< of an answer
   std::string problem;  ///< why not, with the native code
 };
 

@@ -16,8 +16,6 @@ constexpr std::size_t kAnswerHeader = 4 + 1 + 4;
   throw Error{{.code = ErrorCode::protocol,
                .attempted = "reading a message between ranks",
                .cause = std::move(cause),
-               .native = {},
-               .ranks = {},
                .hint = "something that is not this version of libddp talks to its port"}};
 }
 

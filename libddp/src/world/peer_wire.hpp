@@ -22,12 +22,12 @@ enum class PeerStatus : std::uint8_t {
 struct PeerRequest {
   ChannelToken token{};
   std::string service;
-  Bytes body;
+  Bytes body{};
 };
 
 struct PeerAnswer {
   PeerStatus status = PeerStatus::ok;
-  Bytes body;
+  Bytes body{};
 };
 
 /// Larger messages are refused by both sides.

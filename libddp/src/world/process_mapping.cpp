@@ -49,8 +49,6 @@ class Parser {
     throw Error{{.code = ErrorCode::protocol,
                  .attempted = fmt::format("reading the process mapping '{}'", whole_.substr(0, 200)),
                  .cause = std::string(cause),
-                 .native = {},
-                 .ranks = {},
                  .hint = "expected a form like (vector,(0,2,4))"}};
   }
 

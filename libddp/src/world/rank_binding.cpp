@@ -63,7 +63,6 @@ std::optional<BoundRank> RankBinding::apply(KeyValueStore& store, const std::str
   try {
     topology::NodeRequest request{.bind = policy_,
                                   .gpus = topology::GpuVisibility::none,
-                                  .ranks = {},
                                   .interface = interface,
                                   .environment = environment_,
                                   .nccl_conf = base::read_nccl_conf(environment_, base::home_folder(environment_))};

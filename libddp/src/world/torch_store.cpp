@@ -44,7 +44,6 @@ Error failure(ErrorCode code, std::string cause, std::vector<int> ranks, std::st
   return Error{{.code = code,
                 .attempted = kAttempted,
                 .cause = std::move(cause),
-                .native = {},
                 .ranks = std::move(ranks),
                 .hint = std::move(hint)}};
 }

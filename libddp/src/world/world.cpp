@@ -37,10 +37,7 @@ const std::vector<int>& World::ranks_on_node(int node) const {
   if (node >= 0 && node < num_nodes()) return state_->nodes.ranks_on(node);
   throw Error{{.code = ErrorCode::invalid_argument,
                .attempted = "asking about a node of the job",
-               .cause = "there is no node " + std::to_string(node) + " of " + std::to_string(num_nodes()),
-               .native = {},
-               .ranks = {},
-               .hint = {}}};
+               .cause = "there is no node " + std::to_string(node) + " of " + std::to_string(num_nodes())}};
 }
 const std::string& World::hostname(int other) { return state_->record(other).hostname; }
 

@@ -146,9 +146,7 @@ void WorldState::wire_up(world::JobConnection connection, const base::Environmen
   topology::CandidateSearch search = find_interfaces(environment, connection.launch.peer_hosts, span);
   world::EndpointRecord own{.hostname = base::host_name(),
                             .node_rank = connection.node_rank.value_or(-1),
-                            .addresses = {},
                             .channel_port = 0,
-                            .channel_token = {},
                             .process = base::own_process()};
   for (const topology::InterfaceCandidate& candidate : search.candidates) own.addresses.push_back(candidate.at);
   std::optional<world::RankBinding> binding;
@@ -176,7 +174,6 @@ void WorldState::wire_up(world::JobConnection connection, const base::Environmen
                  .attempted = "finding out where the ranks of the job run",
                  .cause = fmt::format("the launcher says that rank {} has local rank {}, but by its node map it is {}",
                                       rank, *connection.local_rank, nodes.local_rank_of(rank)),
-                 .native = {},
                  .ranks = {rank},
                  .hint = "please report this with the output of env from the job"}};
   }
@@ -218,7 +215,6 @@ void WorldState::choose_interface(topology::CandidateSearch search, const base::
     throw Error{{.code = ErrorCode::unavailable,
                  .attempted = "choosing the network interface",
                  .cause = "an interface to other hosts came up after this rank had published that it has none",
-                 .native = {},
                  .ranks = {rank},
                  .hint = "start the job again"}};
   }
@@ -281,10 +277,7 @@ void WorldState::check_rank(int other) const {
   if (other >= 0 && other < world_size) return;
   throw Error{{.code = ErrorCode::invalid_argument,
                .attempted = "asking about a rank of the job",
-               .cause = fmt::format("there is no rank {} in a world of {}", other, world_size),
-               .native = {},
-               .ranks = {},
-               .hint = {}}};
+               .cause = fmt::format("there is no rank {} in a world of {}", other, world_size)}};
 }
 
 world::PeerEndpoint WorldState::endpoint(int other) {
@@ -317,8 +310,6 @@ KeyValueStore& WorldState::store() {
         {.code = ErrorCode::unavailable,
          .attempted = "using the job's key-value store",
          .cause = "the session with the launcher was left",
-         .native = {},
-         .ranks = {},
          .hint = "set keep_session (of init() in Python, of InitOptions in C++), or do this before it is left"}};
   }
   return *store_;

@@ -60,8 +60,7 @@ int main(int argc, char** argv) {
   int rank = -1;
   int status = 0;
   try {
-    ddp::World world =
-        ddp::World::init({.timeout = {}, .launch = {}, .keep_session = std::getenv("TEST_LEAVE") == nullptr});
+    ddp::World world = ddp::World::init({.keep_session = std::getenv("TEST_LEAVE") == nullptr});
     rank = world.rank();
     try {
       scenario->second(world, std::span(arguments).subspan(1));

@@ -126,7 +126,7 @@ void differ_in_parameters(World& world, Arguments arguments) {
 void run_reducer(World& world) {
   ProcessGroup group = make_process_group(world);
   Model model(world.rank(), kSizes);
-  Reducer reducer(model.parameters(), group, {.bucket_cap_bytes = 1000, .first_bucket_bytes = {}});
+  Reducer reducer(model.parameters(), group, {.bucket_cap_bytes = 1000});
   model.check_values(0);
   const auto initial = reducer.buckets();
   check(initial.size() > 2 && initial.front().back() == kSizes.size() - 1, "buckets do not start with the last layer");

@@ -118,16 +118,12 @@ class Proof {
       throw Error{{.code = ErrorCode::invalid_argument,
                    .attempted = fmt::format("taking {} samples", options.samples),
                    .cause = fmt::format("{} has {}", options.data.string(), dataset_.size()),
-                   .native = {},
-                   .ranks = {},
                    .hint = "use a smaller --samples"}};
     }
     if (options.broken != Break::nothing && world.world_size() == 1) {
       throw Error{{.code = ErrorCode::invalid_argument,
                    .attempted = "making a mistake that other ranks could notice",
                    .cause = "there is only one rank",
-                   .native = {},
-                   .ranks = {},
                    .hint = "start at least two ranks with --break"}};
     }
   }

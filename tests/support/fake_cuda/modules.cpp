@@ -22,7 +22,7 @@ struct Function {
 };
 struct Module {
   Context* context;
-  std::map<std::string, Function> functions;
+  std::map<std::string, Function> functions{};
 };
 
 struct Registry {
@@ -84,7 +84,7 @@ CUresult cuModuleLoadData(CUmodule* handle, const void* image) {
   // Loading code can wait for the device, and cannot be captured (Programming Guide, Lazy Loading).
   if (const CUresult code = refuse_unsafe(); code != CUDA_SUCCESS) return code;
   if (const CUresult code = wait_for(lock, all_work(*context), *context); code != CUDA_SUCCESS) return code;
-  auto* module = new Module{.context = context, .functions = {}};
+  auto* module = new Module{.context = context};
   modules().insert(module);
   *handle = reinterpret_cast<CUmodule>(module);
   return CUDA_SUCCESS;

@@ -10,7 +10,7 @@ namespace fake_nccl {
 Place current_place() {
   CUcontext context = nullptr;
   if (cuCtxGetCurrent(&context) != CUDA_SUCCESS || context == nullptr) return {};
-  Place place{.context = context, .device = -1, .uuid = {}};
+  Place place{.context = context, .device = -1};
   CUuuid uuid{};
   if (cuCtxGetDevice(&place.device) != CUDA_SUCCESS || cuDeviceGetUuid_v2(&uuid, place.device) != CUDA_SUCCESS)
     return {};

@@ -12,7 +12,7 @@ namespace fake_nccl {
 struct Place {
   void* context = nullptr;
   int device = -1;
-  std::string uuid;
+  std::string uuid{};
 };
 /// Empty context: none is current.
 Place current_place();

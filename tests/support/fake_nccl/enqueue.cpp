@@ -18,10 +18,8 @@ Task task_of(Function function, const void* send, void* receive, std::size_t cou
           .count = count,
           .type = type,
           .op = op,
-          .reduction = {},
           .root = root,
-          .stream = stream,
-          .faults = {}};
+          .stream = stream};
 }
 
 /// argcheck.cc, ArgsCheck. Pointers are looked at when the work runs, as NCCL does without NCCL_CHECK_MODE.

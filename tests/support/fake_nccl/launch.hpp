@@ -16,10 +16,10 @@ struct Task {
   std::size_t count = 0;
   ncclDataType_t type = ncclInt8;
   ncclRedOp_t op = ncclSum;
-  Reduction reduction;
+  Reduction reduction{};
   int root = 0;  ///< or peer
   cudaStream_t stream = nullptr;
-  std::vector<Fault> faults;
+  std::vector<Fault> faults{};
 };
 
 /// Puts @p tasks on their streams: on the first, which the others' then wait for, and which waits for theirs.

@@ -94,7 +94,7 @@ TEST_F(CgroupFiles, WhatMakesNoSenseLimitsNothing) {
 
 TEST(CgroupLimits, WholeProcessorsAreAtLeastOne) {
   const auto whole = [](double processors) {
-    return CgroupLimits{.processors = processors, .processors_group = {}, .processes = -1}.whole_processors();
+    return CgroupLimits{.processors = processors, .processes = -1}.whole_processors();
   };
   EXPECT_EQ(whole(0), 0) << "no limit";
   EXPECT_EQ(whole(0.1), 1);

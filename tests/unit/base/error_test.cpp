@@ -41,10 +41,9 @@ TEST(ErrorText, SaysEverythingInOneLine) {
 }
 
 TEST(ErrorText, LeavesOutWhatIsNotKnown) {
-  const Error error{{.code = ErrorCode::system, .attempted = "a", .cause = "b", .native = {}, .ranks = {}, .hint = {}}};
+  const Error error{{.code = ErrorCode::system, .attempted = "a", .cause = "b"}};
   EXPECT_STREQ(error.what(), "a: b");
-  const Error with_rank{
-      {.code = ErrorCode::system, .attempted = "a", .cause = "b", .native = {}, .ranks = {2}, .hint = {}}};
+  const Error with_rank{{.code = ErrorCode::system, .attempted = "a", .cause = "b", .ranks = {2}}};
   EXPECT_STREQ(with_rank.what(), "a: b (rank 2)");
 }
 

@@ -48,7 +48,7 @@ struct Everything {
   std::optional<Circle> circle{};
   std::map<std::string, std::string> variables{};
   std::vector<std::pair<std::string, int>> settings{};
-  ErrorDetail error{.code = ErrorCode::system, .attempted = {}, .cause = {}, .native = {}, .ranks = {}, .hint = {}};
+  ErrorDetail error{.code = ErrorCode::system};
   int kept = 1;
 };
 constexpr auto description(const Everything*) {

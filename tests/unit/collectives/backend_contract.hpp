@@ -195,7 +195,6 @@ TEST_P(BackendContract, FlatBackendsCombineInRankOrder) {
                           .root = -1,
                           .tag = 0,
                           .count = count,
-                          .counts = {},
                           .input = values,
                           .output = values,
                           .sequence = ++sequence,

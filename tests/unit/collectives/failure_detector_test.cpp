@@ -269,8 +269,7 @@ TEST(FailureDetector, ASilentWitnessIsNotWaitedForLong) {
 
 TEST(FailureDetector, AGroupOfOneHasNoOneToAsk) {
   const OperationLog log;
-  const GroupMembers members{
-      .name = "alone", .rank = 0, .global_ranks = {7}, .endpoints = {{}}, .nodes = {}, .channel = nullptr};
+  const GroupMembers members{.name = "alone", .rank = 0, .global_ranks = {7}, .endpoints = {{}}, .channel = nullptr};
   FailureDetector alone{members, log, [] {}};
   const auto begin = Deadline::Clock::now();
   EXPECT_EQ(cause_found_by(alone, all_reduce(1), "", in(seconds(60))).code(), ErrorCode::timeout);

@@ -82,7 +82,7 @@ class FakeLink final : public MemberLink {
     std::vector<MemberReply> replies;
     for (std::size_t member = 0; member < open_.size(); ++member) {
       if (!open_[member] || open_[member]->at > now_) continue;
-      replies.push_back({.rank = static_cast<int>(member), .kind = open_[member]->kind, .status = {}, .silence = {}});
+      replies.push_back({.rank = static_cast<int>(member), .kind = open_[member]->kind});
       if (replies.back().kind == Kind::answered) replies.back().status = status_of(others_[member]);
       open_[member].reset();
     }
@@ -109,8 +109,7 @@ class FakeLink final : public MemberLink {
             .fingerprint = operation_.fingerprint(),
             .description = operation_.description(),
             .waits = member.waits,
-            .running = running_,
-            .verdict = {}};
+            .running = running_};
   }
   Reply reply_of(int number, Time asked) {
     const FakeMember& member = others_[static_cast<std::size_t>(number)];
@@ -164,8 +163,7 @@ class Round {
     milliseconds interval = seconds(1);
     for (Time next = kStart + interval; next < finished; next = link.now() + interval) {
       link.pass(next);
-      Inquest inquest(group_, operation_, {.kind = Occasion::Kind::waiting, .local_failure = {}, .end = {}}, signs_,
-                      link);
+      Inquest inquest(group_, operation_, {.kind = Occasion::Kind::waiting}, signs_, link);
       if (auto error = inquest.run([&] { return link.now() < finished; })) return error;
       interval = std::min(interval * 2, longest_probe_interval(peer_timeout_));
     }
@@ -181,8 +179,7 @@ class Round {
   }
   std::optional<Error> reach_deadline(Time deadline) {
     link.pass(deadline - seconds(2));
-    Inquest inquest(group_, operation_, {.kind = Occasion::Kind::deadline, .local_failure = {}, .end = deadline},
-                    signs_, link);
+    Inquest inquest(group_, operation_, {.kind = Occasion::Kind::deadline, .end = deadline}, signs_, link);
     return inquest.run([] { return true; });
   }
 

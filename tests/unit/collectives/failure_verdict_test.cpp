@@ -12,8 +12,7 @@ using Ranks = std::vector<int>;
 using ::testing::HasSubstr;
 
 /// Four members, of which this is the first; world ranks are ten times the rank in the group.
-const GroupMembers kMembers{
-    .name = "test", .rank = 0, .global_ranks = {0, 10, 20, 30}, .endpoints = {}, .nodes = {}, .channel = nullptr};
+const GroupMembers kMembers{.name = "test", .rank = 0, .global_ranks = {0, 10, 20, 30}, .channel = nullptr};
 
 Operation summed(std::size_t count = 100) {
   Operation operation;
@@ -23,13 +22,11 @@ Operation summed(std::size_t count = 100) {
   return operation;
 }
 
-MemberReply none(int rank, Kind kind) { return {.rank = rank, .kind = kind, .status = {}, .silence = {}}; }
+MemberReply none(int rank, Kind kind) { return {.rank = rank, .kind = kind}; }
 
 MemberReply behind(int rank) {
-  return {.rank = rank,
-          .kind = Kind::answered,
-          .status = StatusAnswer{
-              .last_issued = 4, .fingerprint = 0, .description = {}, .waits = true, .running = {}, .verdict = {}}};
+  return {
+      .rank = rank, .kind = Kind::answered, .status = StatusAnswer{.last_issued = 4, .fingerprint = 0, .waits = true}};
 }
 
 MemberReply called(int rank, const Operation& operation) {
@@ -38,16 +35,12 @@ MemberReply called(int rank, const Operation& operation) {
           .status = StatusAnswer{.last_issued = 5,
                                  .fingerprint = operation.fingerprint(),
                                  .description = operation.description(),
-                                 .waits = true,
-                                 .running = {},
-                                 .verdict = {}}};
+                                 .waits = true}};
 }
 
 MemberReply in_step(int rank) { return called(rank, summed()); }
 
-Error mismatch() {
-  return Error{{.code = ErrorCode::mismatch, .attempted = "a", .cause = "b", .native = {}, .ranks = {}, .hint = {}}};
-}
+Error mismatch() { return Error{{.code = ErrorCode::mismatch, .attempted = "a", .cause = "b"}}; }
 
 std::optional<Error> after_time_out(const std::vector<MemberReply>& replies) {
   return judge(kMembers, summed(), std::nullopt, replies);

@@ -57,7 +57,7 @@ class BackendControl {
   }
   /// Makes the operation of this name end like this.
   void fail(const std::string& name, Outcome outcome = Outcome::peers_failed,
-            Failure failure = {.ranks = {}, .cause = "the connection broke", .native = {}}) {
+            Failure failure = {.cause = "the connection broke"}) {
     change([&] { failing_[name] = {outcome, std::move(failure)}; });
   }
   /// Makes Backend::init throw for the operation of this name.

@@ -16,7 +16,6 @@ GroupMembers three_members() {
   return {.name = "world",
           .rank = 0,
           .global_ranks = {3, 5, 6},
-          .endpoints = {},
           .nodes = {0, 0, 0},
           .channel = nullptr,
           .peer_timeout = std::chrono::seconds(1)};

@@ -33,7 +33,6 @@ class GroupEngineTest : public ::testing::Test {
                          .rank = 0,
                          .global_ranks = {0},
                          .endpoints = {{}},
-                         .nodes = {},
                          .channel = nullptr,
                          .peer_timeout = seconds(30)};
     engine_.emplace(std::move(members), ddp::test::fake_backends(control_), ConnectOptions{}, timeout);
@@ -80,7 +79,6 @@ TEST_F(GroupEngineTest, CudaTensorsGoToTheSecondOfTwoBackends) {
                        .rank = 0,
                        .global_ranks = {0},
                        .endpoints = {{}},
-                       .nodes = {},
                        .channel = nullptr,
                        .peer_timeout = seconds(30)};
   engine_.emplace(std::move(members), std::move(backends), ConnectOptions{}, seconds(30));
@@ -291,7 +289,6 @@ class GroupWithASilentMember : public GroupEngineTest {
         .rank = 0,
         .global_ranks = {0, 1},
         .endpoints = {{}, {.rank = 1, .address = "127.0.0.1", .port = base::local_port(silent_.get())}},
-        .nodes = {},
         .channel = std::make_shared<world::PeerChannel>("127.0.0.1"),
         .peer_timeout = peer_timeout};
     engine_.emplace(std::move(members), ddp::test::fake_backends(control_), ConnectOptions{}, seconds(120));

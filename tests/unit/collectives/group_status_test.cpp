@@ -34,9 +34,7 @@ StatusAnswer sample_answer(bool failed) {
   StatusAnswer answer{.last_issued = 12,
                       .fingerprint = std::numeric_limits<std::uint64_t>::max(),
                       .description = "barrier #12",
-                      .waits = !failed,
-                      .running = {},
-                      .verdict = {}};
+                      .waits = !failed};
   if (failed) answer.running = {0, 3, 1'000'000};
   if (failed) answer.transfer = {.description = "recv of int8 x 3 from 4, tag 1", .peer = 4, .receives = true};
   if (failed) answer.verdict = sample_error();
@@ -86,8 +84,7 @@ TEST(GroupStatus, ProposalAndAnswerRoundTrip) {
 
 TEST(GroupStatus, EveryCodeTravels) {
   for (int code = 0; code <= static_cast<int>(ErrorCode::aborted); ++code) {
-    const Error error{
-        {.code = static_cast<ErrorCode>(code), .attempted = "a", .cause = "b", .native = {}, .ranks = {}, .hint = {}}};
+    const Error error{{.code = static_cast<ErrorCode>(code), .attempted = "a", .cause = "b"}};
     EXPECT_EQ(std::get<Verdict>(decode_group_message(encode(Verdict{.error = error}))).error.code(), error.code());
   }
 }

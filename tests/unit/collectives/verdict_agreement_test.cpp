@@ -53,12 +53,7 @@ class AllChoices final : public Choices {
 };
 
 Error naming(Ranks ranks) {
-  return Error{{.code = ErrorCode::peer_lost,
-                .attempted = "a",
-                .cause = "b",
-                .native = {},
-                .ranks = std::move(ranks),
-                .hint = {}}};
+  return Error{{.code = ErrorCode::peer_lost, .attempted = "a", .cause = "b", .ranks = std::move(ranks)}};
 }
 
 /// The members of a group, some of which have found verdicts, and the messages between them.
@@ -228,16 +223,16 @@ TEST(VerdictAgreement, OfThreeSurvivorsHoldsInAllOrdersOfMessagesAndADeath) {
 
 struct Trial {
   int size;
-  Ranks nodes;
-  Ranks mortal;
-  Ranks dead;
-  Ranks silent;
+  Ranks nodes{};
+  Ranks mortal{};
+  Ranks dead{};
+  Ranks silent{};
 };
 
 /// Of the first eight living witnesses one always stays, and is heard by all.
 Trial trial_of(std::mt19937& random) {
   const auto below = [&random](int limit) { return static_cast<int>(random() % static_cast<unsigned>(limit)); };
-  Trial trial{.size = 2 + below(14), .nodes = {}, .mortal = {}, .dead = {}, .silent = {}};
+  Trial trial{.size = 2 + below(14)};
   const int node_count = 1 + below(4);
   for (int rank = 0; rank < trial.size; ++rank) trial.nodes.push_back(below(node_count));
   Ranks order(static_cast<std::size_t>(trial.size));

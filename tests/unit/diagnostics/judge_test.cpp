@@ -13,7 +13,7 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 
 NcclFile nccl() { return scan_nccl(TEST_NCCL); }
-NcclFile no_nccl() { return {.path = {}, .found = {}, .version = {}, .names = {}, .problem = "none was found"}; }
+NcclFile no_nccl() { return {.problem = "none was found"}; }
 
 std::vector<std::string> rules(const Variables& values, const NcclFile& library) {
   std::vector<std::string> found;
@@ -77,7 +77,6 @@ TEST(Judge, NamesAndValues) {
 TEST(Describe, WhereValuesCameFrom) {
   const base::StepSettings placed{
       .step = "1.0",
-      .cpus = {},
       .variables = {{"UCX_NET_DEVICES", base::value_digest("mlx5_0:1")}, {"OMP_NUM_THREADS", base::value_digest("4")}}};
   EnvironmentSource source{
       .now = {{"NCCL_DEBUG", "INFO"},
@@ -89,7 +88,6 @@ TEST(Describe, WhereValuesCameFrom) {
               {"UCX_NET_DEVICES", "mlx5_0:1"},
               {"EDITOR", "vi"},
               {base::kStepSettingsVariable, encode(placed)}},
-      .at_exec = {},
       .nccl = nccl(),
       .files = {{.path = "/etc/nccl.conf",
                  .digest = 1,
@@ -116,7 +114,6 @@ TEST(Describe, WhereValuesCameFrom) {
 TEST(Describe, TheEnvironmentWinsOverAFileAndSaysSo) {
   const EnvironmentSource source{
       .now = {{"NCCL_SOCKET_IFNAME", "=eth0"}, {"NCCL_DEBUG", "INFO"}},
-      .at_exec = {},
       .nccl = nccl(),
       .files = {{.path = "/etc/nccl.conf",
                  .digest = 1,

@@ -45,10 +45,7 @@ fs::path folder(const std::string& name) {
 /// Of a process whose root is @p root.
 base::NcclSurroundings surroundings(const fs::path& root,
                                     std::map<std::string, std::string, std::less<>> variables = {}) {
-  return {.loaded = {},
-          .program = "/usr/bin/train",
-          .environment = base::Environment{std::move(variables)},
-          .root = root.string()};
+  return {.program = "/usr/bin/train", .environment = base::Environment{std::move(variables)}, .root = root.string()};
 }
 
 TEST(NcclFile, NamesAndVersionComeFromTheFile) {

@@ -147,8 +147,7 @@ TEST_F(DdpLogTest, TellsWhatWasUnusedAndWhoWasLast) {
 
 TEST_F(DdpLogTest, NobodyIsAStragglerOnADevice) {
   ProcessGroup alone{std::make_shared<GroupEngine>(
-      collectives::GroupMembers{
-          .name = "alone", .rank = 0, .global_ranks = {0}, .endpoints = {{}}, .nodes = {}, .channel = nullptr},
+      collectives::GroupMembers{.name = "alone", .rank = 0, .global_ranks = {0}, .endpoints = {{}}, .channel = nullptr},
       test::fake_backends(control_), collectives::ConnectOptions{}, std::chrono::seconds(60))};
   alignas(64) std::array<std::byte, 64> memory{};
   const Device device{.type = DeviceType::cuda, .index = 0};

@@ -59,15 +59,12 @@ TEST_F(JoinTest, RefusesOtherGroupsAndReducersWithinAStep) {
   Reducer reducer = make();
   const auto control = std::make_shared<test::BackendControl>();
   control->effect = twin;
-  Reducer elsewhere(parameters(),
-                    ProcessGroup{std::make_shared<GroupEngine>(
-                        collectives::GroupMembers{.name = "other",
-                                                  .rank = 0,
-                                                  .global_ranks = {0, 2},
-                                                  .endpoints = {{}, {}},
-                                                  .nodes = {},
-                                                  .channel = nullptr},
-                        test::fake_backends(control), collectives::ConnectOptions{}, std::chrono::seconds(60))});
+  Reducer elsewhere(
+      parameters(),
+      ProcessGroup{std::make_shared<GroupEngine>(
+          collectives::GroupMembers{
+              .name = "other", .rank = 0, .global_ranks = {0, 2}, .endpoints = {{}, {}}, .channel = nullptr},
+          test::fake_backends(control), collectives::ConnectOptions{}, std::chrono::seconds(60))});
   EXPECT_THAT(cause_of([&] {
                 Join({&reducer.joinable(), &elsewhere.joinable()});
               }),

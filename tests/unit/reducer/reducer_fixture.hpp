@@ -95,7 +95,7 @@ class ReducerTest : public testing::Test {
   // Rank 1 has no address: it counts as gone as soon as it is asked.
   ProcessGroup group_{std::make_shared<GroupEngine>(
       collectives::GroupMembers{
-          .name = "test", .rank = 0, .global_ranks = {0, 1}, .endpoints = {{}, {}}, .nodes = {}, .channel = nullptr},
+          .name = "test", .rank = 0, .global_ranks = {0, 1}, .endpoints = {{}, {}}, .channel = nullptr},
       test::fake_backends(control_), collectives::ConnectOptions{}, std::chrono::seconds(60))};
   std::deque<std::vector<float>> values_;
   std::deque<std::vector<float>> gradients_;

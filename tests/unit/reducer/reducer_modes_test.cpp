@@ -351,7 +351,7 @@ TEST_F(ReducerModes, AnotherGroupGoesOnAfterOneHasFailed) {
   control->effect = twin;
   reducer.change_group(ProcessGroup{std::make_shared<GroupEngine>(
       collectives::GroupMembers{
-          .name = "other", .rank = 0, .global_ranks = {0, 2}, .endpoints = {{}, {}}, .nodes = {}, .channel = nullptr},
+          .name = "other", .rank = 0, .global_ranks = {0, 2}, .endpoints = {{}, {}}, .channel = nullptr},
       test::fake_backends(control), collectives::ConnectOptions{}, std::chrono::seconds(60))});
   EXPECT_THAT(reducer.buckets()[0], ElementsAre(3)) << "what ranks of different groups have in common";
   for (std::size_t i = 0; i < 4; ++i) std::ranges::fill(gradients_[i], static_cast<float>(i));

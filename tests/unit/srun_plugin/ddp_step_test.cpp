@@ -214,9 +214,8 @@ TEST_F(StepProgramTest, PlanAnswersAboutThisMachine) {
                                    .backend = "auto",
                                    .node_list = "n1",
                                    .node_name = "n1",
-                                   .store_address = {},
                                    .store_port = 0,
-                                   .resources = {encode(topology::RankResources{.cpus = own, .devices = {}})}}),
+                                   .resources = {encode(topology::RankResources{.cpus = own})}}),
                patience());
   program.close_input();
   const NodePlan plan = decode_plan(program.read_all(patience()));

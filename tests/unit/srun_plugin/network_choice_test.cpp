@@ -44,8 +44,7 @@ topology::CandidateSearch two_networks(int node) {
   return {.candidates = {candidate("ib" + std::to_string(node), "10.1.0." + std::to_string(node + 1), false, true),
                          candidate("eth0", "10.0.0." + std::to_string(node + 1), true)},
           .reason = "its adapter is made for clusters (RDMA)",
-          .loopback_fallback = false,
-          .rejected = {}};
+          .loopback_fallback = false};
 }
 topology::CandidateSearch ethernet_only(int node) {
   topology::CandidateSearch search = two_networks(node);
@@ -63,8 +62,7 @@ class NetworkChoiceTest : public testing::Test {
             .node_list = "n[0-3]",
             .node_name = node,
             .store_address = "127.0.0.1",
-            .store_port = port,
-            .resources = {}};
+            .store_port = port};
   }
   std::future<NetworkChoice> choose(int node, topology::CandidateSearch own, AgreementLimits limits = {}) {
     return std::async(std::launch::async, [this, node, own = std::move(own), limits] {
@@ -226,13 +224,13 @@ TEST(NetworkNotes, ComeBackAsTheyWere) {
   EXPECT_EQ(decode_note(encode(NodeNote{})), NodeNote{});
   const NetworkDecision decision{.subnet = topology::Subnet::of(note.front().address), .reason = "fast", .by = "n0"};
   EXPECT_EQ(decode_decision(encode(decision)), decision);
-  const NetworkDecision none{.subnet = {}, .reason = "", .by = "n3"};
+  const NetworkDecision none{.reason = "", .by = "n3"};
   EXPECT_EQ(decode_decision(encode(none)), none);
 }
 
 TEST(NetworkNotes, WhatIsCutOrTooLongIsAnError) {
   const Bytes note = encode(NodeNote{two_networks(1).candidates[0].at});
-  const Bytes decision = encode(NetworkDecision{.subnet = {}, .reason = "x", .by = "n0"});
+  const Bytes decision = encode(NetworkDecision{.reason = "x", .by = "n0"});
   for (std::size_t size = 0; size < note.size(); ++size)
     EXPECT_THROW(decode_note(std::span{note}.first(size)), Error) << size;
   for (std::size_t size = 0; size < decision.size(); ++size)

@@ -32,7 +32,7 @@ NodePlan plan() {
   return {.tasks = {{.binding = Binding{.cpus = CpuSet::parse("0-3"), .preferred_memory = 1},
                      .settings = {{"A", "1"}, {"B", ""}},
                      .summary = "4 cores"},
-                    {.binding = {}, .settings = {}, .summary = ""}},
+                    {.summary = ""}},
           .remarks = {"a remark", ""}};
 }
 

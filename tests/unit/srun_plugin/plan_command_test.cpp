@@ -43,11 +43,9 @@ PlanQuestion question_of(const std::vector<std::string>& masks) {
                         .backend = "auto",
                         .node_list = "n1",
                         .node_name = "n1",
-                        .store_address = {},
-                        .store_port = 0,
-                        .resources = {}};
+                        .store_port = 0};
   for (const std::string& mask : masks) {
-    question.resources.push_back(encode(topology::RankResources{.cpus = CpuSet::parse(mask), .devices = {}}));
+    question.resources.push_back(encode(topology::RankResources{.cpus = CpuSet::parse(mask)}));
   }
   return question;
 }
@@ -212,9 +210,7 @@ TEST(PlanCommand, TasksThatCannotBePlacedTogetherLearnTheNetwork) {
   PlanQuestion question = question_of({});
   const auto answer = [&](Variables variables = {}) {
     const base::Environment environment{std::move(variables)};
-    return make_network_plan(
-        question, {.interface = {.name = "ib0", .address = {}, .reason = {}}, .remarks = {"x"}, .warning = {}},
-        environment);
+    return make_network_plan(question, {.interface = {.name = "ib0"}, .remarks = {"x"}}, environment);
   };
   const NodePlan plan = answer();
   ASSERT_EQ(plan.tasks.size(), 1U);
@@ -225,7 +221,7 @@ TEST(PlanCommand, TasksThatCannotBePlacedTogetherLearnTheNetwork) {
   EXPECT_THAT(names_of(answer({{"GLOO_SOCKET_IFNAME", "eth0"}})), ElementsAre("NCCL_SOCKET_IFNAME"));
   const std::vector<base::NcclConf> conf{
       {.path = "/etc/nccl.conf", .digest = 0, .settings = {{"NCCL_SOCKET_IFNAME", "ib"}}}};
-  const NetworkChoice chosen{.interface = {.name = "ib0", .address = {}, .reason = {}}, .remarks = {}, .warning = {}};
+  const NetworkChoice chosen{.interface = {.name = "ib0"}};
   EXPECT_THAT(names_of(make_network_plan(question, chosen, base::Environment{{}}, conf)),
               ElementsAre("GLOO_SOCKET_IFNAME"));
   const NodePlan placed = make_node_plan(two_packages(), question_of({"0-7"}), chosen, base::Environment{{}}, conf);

@@ -77,9 +77,9 @@ TEST_F(StepLogTest, FollowsAStepFromItsFirstNodeToItsEnd) {
   EXPECT_TRUE(log.due());
   joins("n0");
   advance(log);
-  store_.set(report_key("n0"), encode(NodeReport{.number = 1, .ranks = {}}));
+  store_.set(report_key("n0"), encode(NodeReport{.number = 1}));
   advance(log);
-  store_.set(report_key("n1"), encode(NodeReport{.number = 1, .ranks = {}}));
+  store_.set(report_key("n1"), encode(NodeReport{.number = 1}));
   advance(log);
   log.collect();
   ASSERT_THAT(kinds(), ElementsAre("job_started", "node_joined", "node_joined", "attempt_started"));
@@ -152,7 +152,7 @@ TEST(NodeWatch, FirstReportsThatItsTasksRunThenTheirSteps) {
   ASSERT_TRUE(watch.due());
   EXPECT_TRUE(watch.due()->expired());
   flight::FlightMemory::process().add_step({.duration = std::chrono::milliseconds(20)});
-  EXPECT_EQ(watch.report(), (NodeReport{.number = 1, .ranks = {}}));
+  EXPECT_EQ(watch.report(), (NodeReport{.number = 1}));
   EXPECT_FALSE(watch.due()->expired());
   watch.ended(2, 7 << 8);
   const NodeReport second = watch.report();

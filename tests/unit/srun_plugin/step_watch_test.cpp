@@ -90,9 +90,7 @@ class StepWatchTest : public ::testing::Test {
             server_.port(),
             {.name = name, .first_rank = first_rank, .step = {.node_list = "n[0-2]", .world_size = 6}}};
   }
-  void decide(const std::string& by) {
-    client().set_first(kDecisionKey, encode(NetworkDecision{.subnet = {}, .reason = {}, .by = by}));
-  }
+  void decide(const std::string& by) { client().set_first(kDecisionKey, encode(NetworkDecision{.by = by})); }
 
   store_server::StoreServer server_{{.listen_addresses = {"127.0.0.1"}}};
 };

@@ -123,7 +123,7 @@ TEST(StoreServerFaults, RandomBytesDoNoHarm) {
 }
 
 TEST(StoreServerFaults, SilentAndSlowClientsAreClosed) {
-  const StoreServer server{{.listen_addresses = {}, .validation_limit = std::chrono::seconds(1)}};
+  const StoreServer server{{.validation_limit = std::chrono::seconds(1)}};
   const Worker worker{server.port()};
   StoreClient early{server.port()};
   EXPECT_TRUE(early.ping());
@@ -136,9 +136,8 @@ TEST(StoreServerFaults, SilentAndSlowClientsAreClosed) {
 }
 
 TEST(StoreServerFaults, WhoSaysNothingIsClosedBeforeWhoIsSlow) {
-  const StoreServer server{{.listen_addresses = {},
-                            .validation_limit = std::chrono::hours(1),
-                            .silence_limit = std::chrono::milliseconds(200)}};
+  const StoreServer server{
+      {.validation_limit = std::chrono::hours(1), .silence_limit = std::chrono::milliseconds(200)}};
   const Worker worker{server.port()};
   StoreClient slow{server.port(), false};
   slow.send(request::validate().substr(0, 1));
@@ -151,9 +150,8 @@ TEST(StoreServerFaults, WhoSaysNothingIsClosedBeforeWhoIsSlow) {
 }
 
 TEST(StoreServerFaults, AValidClientMayBeSilentAndSlow) {
-  const StoreServer server{{.listen_addresses = {},
-                            .validation_limit = std::chrono::milliseconds(200),
-                            .silence_limit = std::chrono::milliseconds(200)}};
+  const StoreServer server{
+      {.validation_limit = std::chrono::milliseconds(200), .silence_limit = std::chrono::milliseconds(200)}};
   StoreClient client{server.port()};
   const std::string slow = request::ping(5);
   client.send(slow.substr(0, 3));

@@ -157,7 +157,7 @@ TEST(StoreServer, APortThatIsTakenIsAnErrorThatNamesIt) {
     EXPECT_EQ(error.native(), "EADDRINUSE (98)");
     EXPECT_NE(error.attempted().find("127.0.0.1 port " + std::to_string(first.port())), std::string::npos);
   }
-  EXPECT_THROW(StoreServer({.listen_addresses = {}, .port = first.port()}), Error);
+  EXPECT_THROW(StoreServer({.port = first.port()}), Error);
 }
 
 // The connection that the first server closes stays with the port (TIME_WAIT). The port is not one of those that the

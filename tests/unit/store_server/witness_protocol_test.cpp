@@ -96,7 +96,7 @@ TEST(WitnessConversation, BeginsLikeNoClientAndTakesAnyPieces) {
     }
     EXPECT_EQ(conversation.missing_bytes(), 1U);
     EXPECT_EQ(conversation.feed(stated.substr(stated.size() - 1), kKey), Step::stated);
-    EXPECT_EQ(conversation.feed(seal.answer({.id = 3, .owner = {}}), kKey), Step::answered);
+    EXPECT_EQ(conversation.feed(seal.answer({.id = 3}), kKey), Step::answered);
     EXPECT_EQ(conversation.answer().id, 3U);
   }
 }

@@ -29,7 +29,7 @@ Error error_of(const std::function<void()>& action) {
     return error;
   }
   ADD_FAILURE() << "no error";
-  return Error{{.code = ErrorCode::system, .attempted = {}, .cause = {}, .native = {}, .ranks = {}, .hint = {}}};
+  return Error{{.code = ErrorCode::system}};
 }
 
 void be_witness(std::uint16_t port, std::chrono::milliseconds limit = test::kPatience) {

@@ -8,15 +8,15 @@ namespace {
 
 /// A variable of which rank 0 has the first value, rank 1 the second, and so on.
 EnvironmentReport::Variable each_its_own(const std::string& name, const std::vector<std::string>& values) {
-  EnvironmentReport::Variable variable{.name = name, .family = {}, .values = {}};
+  EnvironmentReport::Variable variable{.name = name};
   for (int rank = 0; const std::string& value : values) {
-    variable.values.push_back({.value = value, .origin = "environment", .read = {}, .ranks = {rank++}});
+    variable.values.push_back({.value = value, .origin = "environment", .ranks = {rank++}});
   }
   return variable;
 }
 
 EnvironmentReport two_ranks(const std::vector<EnvironmentReport::Variable>& variables) {
-  return {.hosts = {"n0", "n1"}, .nccl = {}, .files = {}, .variables = variables, .findings = {}};
+  return {.hosts = {"n0", "n1"}, .variables = variables};
 }
 
 TEST(DumpDiff, ValuesThatDifferFromRankToRankAreCompared) {

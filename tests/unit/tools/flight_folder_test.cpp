@@ -31,8 +31,7 @@ std::string real_dump() {
   operation.sequence = 1;
   const FlightLabel label("layer\n3");
   group->started(group->record(operation));
-  const Error lost{
-      {.code = ErrorCode::peer_lost, .attempted = "a", .cause = "b", .native = {}, .ranks = {1}, .hint = {}}};
+  const Error lost{{.code = ErrorCode::peer_lost, .attempted = "a", .cause = "b", .ranks = {1}}};
   return to_json(recorder.snapshot(), {.name = "job7", .attempt = 0}, "a test", &lost);
 }
 

@@ -53,7 +53,7 @@ TEST(FlightReport, IsAFewLines) {
 TEST(FlightReport, SaysWhatIsMissingAndWhatIsNotSure) {
   Analysis analysis;
   analysis.ranks = {0, 1};
-  EXPECT_EQ(text_report({.job = "ddp", .dumps = {}, .left_out = {}}, analysis),
+  EXPECT_EQ(text_report({.job = "ddp"}, analysis),
             "ddp: 2 ranks, files of all\nno rank differs from the others, and none waits\n");
   analysis.first = Finding{.kind = Divergence::missing_call,
                            .group = "world",
@@ -62,7 +62,7 @@ TEST(FlightReport, SaysWhatIsMissingAndWhatIsNotSure) {
                            .sure = false,
                            .theirs = "",
                            .expected = "barrier #1"};
-  EXPECT_EQ(text_report({.job = "ddp", .dumps = {}, .left_out = {}}, analysis),
+  EXPECT_EQ(text_report({.job = "ddp"}, analysis),
             "ddp: 2 ranks, files of all\n"
             "first, in group world:\n"
             "  rank 1 has not called barrier #1: a call is missing\n"
@@ -70,13 +70,13 @@ TEST(FlightReport, SaysWhatIsMissingAndWhatIsNotSure) {
             "  nothing tells which side is wrong\n");
   analysis.first->kind = Divergence::no_dump;
   analysis.first->sure = true;
-  EXPECT_NE(text_report({.job = "ddp", .dumps = {}, .left_out = {}}, analysis)
-                .find("rank 1 has left no file: it ended, or could not write its file"),
-            std::string::npos);
+  EXPECT_NE(
+      text_report({.job = "ddp"}, analysis).find("rank 1 has left no file: it ended, or could not write its file"),
+      std::string::npos);
   analysis.first->kind = Divergence::extra_call;
   analysis.first->theirs = "barrier #1";
   analysis.first->expected = "";
-  EXPECT_NE(text_report({.job = "ddp", .dumps = {}, .left_out = {}}, analysis)
+  EXPECT_NE(text_report({.job = "ddp"}, analysis)
                 .find("  rank 1 called barrier #1: a call too many\n  rank 0 has not called it\n"),
             std::string::npos);
 }

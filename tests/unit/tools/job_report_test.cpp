@@ -13,7 +13,7 @@ using topology::GpuVisibility;
 
 /// A node of two_packages() whose @p num_ranks ranks may use everything and have nothing set.
 NodeReports node(int first_rank, int num_ranks = 4) {
-  NodeReports reports{.topology = test::two_packages(), .ranks = {}};
+  NodeReports reports{.topology = test::two_packages()};
   for (int i = 0; i < num_ranks; ++i) {
     RankReport report;
     report.rank = first_rank + i;

@@ -25,7 +25,7 @@ TEST(DefaultNumRanks, OneForEachGpuElseOneForEachNumaNode) {
   parts.gpus.clear();
   EXPECT_EQ(default_num_ranks(Topology::from_parts(parts), kEmpty, {}), 2);
   EXPECT_EQ(default_num_ranks(Topology::from_parts(parts), kEmpty, CpuSet{{0, 1}}), 1);
-  parts.numa_nodes.push_back({.os_index = 9, .package = -1, .cpus = {}, .memory_bytes = 1});
+  parts.numa_nodes.push_back({.os_index = 9, .package = -1, .memory_bytes = 1});
   EXPECT_EQ(default_num_ranks(Topology::from_parts(parts), kEmpty, {}), 2) << "memory without processors";
 }
 

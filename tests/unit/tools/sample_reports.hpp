@@ -83,7 +83,7 @@ inline RankRow sample_row(int local_rank) {
   const int core = node * kCoresPerNode + local_rank % 2 * 2;
   RankRow row;
   row.local_rank = local_rank;
-  row.ranks = {{.rank = local_rank, .host = "n1", .interface = {}}};
+  row.ranks = {{.rank = local_rank, .host = "n1"}};
   row.placement.local_rank = local_rank;
   row.placement.gpu = local_rank;
   row.placement.nics = {node == 0 ? 0 : 2};
@@ -98,21 +98,19 @@ inline RankRow sample_row(int local_rank) {
                    .value = "=mlx5_0:1,mlx5_1:1",
                    .reason = "these are fit",
                    .by_user = false,
-                   .conflict = "",
-                   .actual = {}},
+                   .conflict = ""},
                   {.name = "OMP_NUM_THREADS",
                    .value = local_rank == 3 ? "99" : "2",
                    .reason = local_rank == 3 ? "the environment has it" : "this rank has 2 cores",
                    .by_user = local_rank == 3,
-                   .conflict = local_rank == 3 ? "this rank has only 4 hardware threads" : "",
-                   .actual = {}}};
+                   .conflict = local_rank == 3 ? "this rank has only 4 hardware threads" : ""}};
   return row;
 }
 
 /// What four ranks on two_packages() would get.
 inline Report sample_report() {
   Report report;
-  NodeKind kind{.topology = two_packages(), .hosts = {"n1"}, .rows = {}, .allowed = two_packages().cpus()};
+  NodeKind kind{.topology = two_packages(), .hosts = {"n1"}, .allowed = two_packages().cpus()};
   for (int local_rank = 0; local_rank < 4; ++local_rank) kind.rows.push_back(sample_row(local_rank));
   report.kinds.push_back(std::move(kind));
   return report;

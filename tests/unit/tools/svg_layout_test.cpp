@@ -21,7 +21,7 @@ Report crowded_report(int num_ranks) {
     parts.packages.push_back({.os_index = package, .cpus = CpuSet{{package}}});
   for (int node = 0; node < 18; ++node) {
     const int package = node < 16 ? node / 4 : -1;
-    parts.numa_nodes.push_back({.os_index = node, .package = package, .cpus = {}, .memory_bytes = 1ULL << 30U});
+    parts.numa_nodes.push_back({.os_index = node, .package = package, .memory_bytes = 1ULL << 30U});
     for (int core = 0; core < (node < 16 ? 24 : 0); ++core) {
       parts.cores.push_back({.numa_node = node, .package = package, .cpus = CpuSet{{node * 24 + core}}});
     }
@@ -47,12 +47,12 @@ Report crowded_report(int num_ranks) {
     parts.nics.push_back(nic);
   }
   Report report;
-  NodeKind kind{.topology = Topology::from_parts(std::move(parts)), .hosts = {}, .rows = {}, .allowed = {}};
+  NodeKind kind{.topology = Topology::from_parts(std::move(parts))};
   kind.allowed = kind.topology.cpus() - CpuSet{{0}};
   for (int local_rank = 0; local_rank < num_ranks; ++local_rank) {
     RankRow row;
     row.local_rank = local_rank;
-    row.ranks = {{.rank = local_rank, .host = "", .interface = {}}};
+    row.ranks = {{.rank = local_rank, .host = ""}};
     row.placement.gpu = local_rank % 16;
     row.placement.nics = {local_rank % 3};
     row.placement.numa_nodes = {local_rank % 16};

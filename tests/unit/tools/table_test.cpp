@@ -103,9 +103,9 @@ TEST(Table, ShowsRestrictionsAndWhatIsLeftOver) {
 
 TEST(Table, WithoutDevicesThereIsNoMatrix) {
   Report report;
-  NodeKind kind{.topology = test::four_cores(), .hosts = {}, .rows = {}, .allowed = test::four_cores().cpus()};
+  NodeKind kind{.topology = test::four_cores(), .allowed = test::four_cores().cpus()};
   RankRow row;
-  row.ranks = {{.rank = 0, .host = "", .interface = {}}};
+  row.ranks = {{.rank = 0, .host = ""}};
   row.placement.cpus = CpuSet{{0, 1, 2, 3}};
   row.placement.num_cores = 4;
   row.placement.numa_nodes = {0};

@@ -18,7 +18,7 @@ using testing::HasSubstr;
 
 /// Of a rank whose clock is @p ahead_us: two buckets, each launched after @p late_us and done at the same moment.
 RankTrace trace_of(int rank, double ahead_us, double late_us) {
-  RankTrace trace{.rank = rank, .file = "r" + std::to_string(rank) + ".json", .events = {}};
+  RankTrace trace{.rank = rank, .file = "r" + std::to_string(rank) + ".json"};
   for (const std::uint64_t bucket : {0, 1}) {
     const double start = 1e15 + ahead_us + late_us + static_cast<double>(bucket) * 1000;
     trace.events.push_back({.name = "launched",

@@ -46,15 +46,15 @@ Topology::Parts make_processors(const Processors& sizes) {
   Topology::Parts parts;
   const int total = sizes.packages * std::max(sizes.numa_nodes, 1) * sizes.cores;
   for (int package = 0; package < sizes.packages; ++package) {
-    parts.packages.push_back({.os_index = package, .cpus = {}});
+    parts.packages.push_back({.os_index = package});
     for (int part = 0; part < std::max(sizes.numa_nodes, 1); ++part) {
       int node = -1;
       if (sizes.numa_nodes > 0) {
         node = static_cast<int>(parts.numa_nodes.size());
-        parts.numa_nodes.push_back({.os_index = node, .package = package, .cpus = {}, .memory_bytes = 64ULL << 30U});
+        parts.numa_nodes.push_back({.os_index = node, .package = package, .memory_bytes = 64ULL << 30U});
       }
       for (int i = 0; i < sizes.cores; ++i) {
-        Core core{.numa_node = node, .package = package, .cpus = {}};
+        Core core{.numa_node = node, .package = package};
         const int first = static_cast<int>(parts.cores.size());
         for (int thread = 0; thread < sizes.threads; ++thread) core.cpus.insert(first + thread * total);
         parts.cores.push_back(std::move(core));
@@ -161,21 +161,21 @@ Topology::Parts random_machine(std::uint32_t seed) {
   const int num_packages = dice.between(1, 4);
   for (int package = 0; package < num_packages; ++package) {
     const int num_parts = dice.between(1, 4);
-    if (packages) parts.packages.push_back({.os_index = package, .cpus = {}});
+    if (packages) parts.packages.push_back({.os_index = package});
     for (int part = 0; part < num_parts; ++part) {
       int node = -1;
       if (numa_nodes) {
         node = static_cast<int>(parts.numa_nodes.size());
         parts.numa_nodes.push_back(
-            {.os_index = node * 2, .package = packages ? package : -1, .cpus = {}, .memory_bytes = 1ULL << 30U});
+            {.os_index = node * 2, .package = packages ? package : -1, .memory_bytes = 1ULL << 30U});
       }
       const int cores = dice.one_in(6) ? 0 : dice.between(1, most_cores);  // 0: the memory of a GPU
       for (int i = 0; i < cores; ++i) {
-        parts.cores.push_back({.numa_node = node, .package = packages ? package : -1, .cpus = {}});
+        parts.cores.push_back({.numa_node = node, .package = packages ? package : -1});
       }
     }
   }
-  if (parts.cores.empty()) parts.cores.push_back({.numa_node = -1, .package = packages ? 0 : -1, .cpus = {}});
+  if (parts.cores.empty()) parts.cores.push_back({.numa_node = -1, .package = packages ? 0 : -1});
 
   std::vector<int> cpus(parts.cores.size() * at(threads));
   std::iota(cpus.begin(), cpus.end(), 0);

@@ -30,7 +30,7 @@ struct Node {
     for (int i = 0; i < 8; ++i) {  // two hardware threads each
       parts.cores.push_back({.numa_node = 0, .package = -1, .cpus = CpuSet{std::vector<int>{i, i + 8}}});
     }
-    options.interface = {.name = "ib0", .address = {}, .reason = "it routes to the other nodes"};
+    options.interface = {.name = "ib0", .reason = "it routes to the other nodes"};
     add_interface("eth0");
     add_interface("ib0");
   }

@@ -95,7 +95,7 @@ TEST_F(CheckpointTest, IsNotCompletedOverFilesThatAreGone) {
   const training::CheckpointFolder folder{(folder_ / "run").string()};
   const auto nobodys = [](std::string_view) { return false; };
   Model model;
-  training::CheckpointManifest manifest{.id = "0123456789abcdef", .step = 8, .sharded = true, .ranks = 2, .shards = {}};
+  training::CheckpointManifest manifest{.id = "0123456789abcdef", .step = 8, .sharded = true, .ranks = 2};
   folder.make(8);
   for (const std::uint32_t rank : {0U, 1U}) {
     const training::ShardOrigin origin{.id = manifest.id, .step = 8, .rank = rank, .files = 2};
@@ -256,7 +256,7 @@ TEST_F(CheckpointTest, HasFilesThatKnowWhereTheyBelong) {
     EXPECT_THAT(error->cause(), HasSubstr("it is of step 8, rank 1 of 2, save 0123456789abcdef; wanted"));
   }
 
-  training::CheckpointManifest manifest{.id = origin.id, .step = 8, .sharded = true, .ranks = 2, .shards = {}};
+  training::CheckpointManifest manifest{.id = origin.id, .step = 8, .sharded = true, .ranks = 2};
   manifest.shards = {record, record};
   std::string text = training::format_manifest(manifest);
   EXPECT_EQ(training::parse_manifest(text, "m"), manifest);

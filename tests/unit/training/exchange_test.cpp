@@ -216,7 +216,6 @@ TEST(JointAction, FailsOnAllRanksWhenItHasFailedOnOne) {
                      .attempted = "looking",
                      .cause = "nothing there",
                      .native = "ENOENT (2)",
-                     .ranks = {},
                      .hint = "look elsewhere"}};
       });
     });

@@ -24,12 +24,8 @@ inline void run_group(int size, const std::function<void(ProcessGroup&)>& body) 
   std::vector<world::PeerEndpoint> endpoints(static_cast<std::size_t>(size));
   std::barrier ready(size);
   run_ranks(size, [&](int rank) {
-    collectives::GroupMembers members{.name = name,
-                                      .rank = rank,
-                                      .global_ranks = {},
-                                      .endpoints = {},
-                                      .nodes = {},
-                                      .channel = std::make_shared<world::PeerChannel>("127.0.0.1")};
+    collectives::GroupMembers members{
+        .name = name, .rank = rank, .channel = std::make_shared<world::PeerChannel>("127.0.0.1")};
     for (int each = 0; each < size; ++each) members.global_ranks.push_back(each * 10);
     BackendConfig config;
     config.group = name;

@@ -22,7 +22,6 @@ EndpointRecord sample() {
                                        .routes_to_peers = true,
                                        .rate_mbps = 0}},
                         .channel_port = 65'535,
-                        .channel_token = {},
                         .process = {.pid = 4'194'303, .space = 4'026'531'836}};
   for (std::size_t i = 0; i < record.channel_token.size(); ++i) {
     record.channel_token[i] = static_cast<std::byte>(i * 17 + 1);

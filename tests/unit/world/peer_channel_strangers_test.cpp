@@ -125,7 +125,7 @@ TEST_F(PeerChannelStrangers, AreToldThatItIsBusyWhenTheyAreCrowdedOut) {
   const base::UniqueFd first = stranger();
   std::vector<base::UniqueFd> crowd;
   for (int i = 0; i < 200; ++i) crowd.push_back(stranger());
-  const Bytes busy = encode(PeerAnswer{.status = PeerStatus::busy, .body = {}});
+  const Bytes busy = encode(PeerAnswer{.status = PeerStatus::busy});
   Bytes answer(busy.size());
   base::receive_exactly(first.get(), answer, soon(3000), "reading the answer");
   EXPECT_EQ(answer, busy);

@@ -140,7 +140,7 @@ TEST_F(PeerChannelTest, ManyPeersAtOnceAreAllAnswered) {
 
 // A training process may use up its descriptors. Then accept fails, but the channel must not burn a core.
 TEST_F(PeerChannelTest, WithoutDescriptorsItWaitsAndThenAnswers) {
-  const Bytes request = encode(PeerRequest{.token = channel_.token(), .service = "echo", .body = {}});
+  const Bytes request = encode(PeerRequest{.token = channel_.token(), .service = "echo"});
   const base::UniqueFd client{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
   rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
@@ -159,7 +159,7 @@ TEST_F(PeerChannelTest, WithoutDescriptorsItWaitsAndThenAnswers) {
   EXPECT_LT(used, 0.03) << "seconds of processor time";
 
   base::send_all(client.get(), request, soon(), "asking");
-  Bytes answer(encode(PeerAnswer{.status = PeerStatus::ok, .body = {}}).size());
+  Bytes answer(encode(PeerAnswer{.status = PeerStatus::ok}).size());
   ::fcntl(client.get(), F_SETFL, O_NONBLOCK);
   EXPECT_NO_THROW(base::receive_exactly(client.get(), answer, soon(3000), "reading the answer"));
 }

@@ -46,7 +46,7 @@ class OddPeer {
     thread_.join();
   }
   PeerEndpoint endpoint() const {
-    return {.rank = 0, .address = "127.0.0.1", .port = base::local_port(listener_.get()), .token = {}};
+    return {.rank = 0, .address = "127.0.0.1", .port = base::local_port(listener_.get())};
   }
 
  private:
@@ -70,7 +70,7 @@ Asked ask(const PeerEndpoint& endpoint, milliseconds limit = seconds(10)) {
 
 PeerEndpoint closed_port() {
   const base::UniqueFd listener = base::listen_tcp("127.0.0.1");
-  return {.rank = 0, .address = "127.0.0.1", .port = base::local_port(listener.get()), .token = {}};
+  return {.rank = 0, .address = "127.0.0.1", .port = base::local_port(listener.get())};
 }
 
 TEST(PeerQuestions, NobodyListens) {
@@ -99,7 +99,7 @@ TEST(PeerQuestions, HangingUpInTheMiddleOfTheAnswerIsNoProofOfDeath) {
 // The kernel accepts connections for a stopped process: it is there, but says nothing.
 TEST(PeerQuestions, AListenerThatNeverAnswersIsNoAnswer) {
   const base::UniqueFd listener = base::listen_tcp("127.0.0.1");
-  const PeerEndpoint endpoint{.rank = 0, .address = "127.0.0.1", .port = base::local_port(listener.get()), .token = {}};
+  const PeerEndpoint endpoint{.rank = 0, .address = "127.0.0.1", .port = base::local_port(listener.get())};
   const auto [reply, took] = ask(endpoint, milliseconds(300));
   EXPECT_EQ(reply.kind, Kind::no_answer);
   EXPECT_FALSE(reply.problem.empty());
@@ -130,7 +130,7 @@ TEST(PeerQuestions, GarbageIsAFailure) {
 
 TEST(PeerQuestions, AnAddressThatIsNoneIsRefusal) {
   for (const std::string address : {"", "localhost", "256.1.1.1", "not an address"}) {
-    EXPECT_EQ(ask({.rank = 0, .address = address, .port = 1, .token = {}}).reply.kind, Kind::refused) << address;
+    EXPECT_EQ(ask({.rank = 0, .address = address, .port = 1}).reply.kind, Kind::refused) << address;
   }
 }
 
@@ -161,7 +161,7 @@ TEST(PeerQuestions, OneSilentPeerDoesNotHideTheOthers) {
   PeerChannel channel{"127.0.0.1"};
   channel.serve("service", [](std::span<const std::byte>) { return Bytes{}; });
   const std::vector<PeerEndpoint> endpoints{
-      {.rank = 0, .address = "127.0.0.1", .port = base::local_port(listener.get()), .token = {}},
+      {.rank = 0, .address = "127.0.0.1", .port = base::local_port(listener.get())},
       {.rank = 1, .address = "127.0.0.1", .port = channel.port(), .token = channel.token()}};
   const auto replies = ask_peers(endpoints, "service", {}, Deadline::after(milliseconds(400)));
   EXPECT_EQ(replies[0].kind, Kind::no_answer);
@@ -170,7 +170,7 @@ TEST(PeerQuestions, OneSilentPeerDoesNotHideTheOthers) {
 
 TEST(PeerQuestions, MorePeersThanSocketsEndByTheDeadline) {
   const base::UniqueFd listener = base::listen_tcp("127.0.0.1");
-  const PeerEndpoint silent{.rank = 0, .address = "127.0.0.1", .port = base::local_port(listener.get()), .token = {}};
+  const PeerEndpoint silent{.rank = 0, .address = "127.0.0.1", .port = base::local_port(listener.get())};
   const auto begin = Deadline::Clock::now();
   const auto replies =
       ask_peers(std::vector<PeerEndpoint>(500, silent), "service", {}, Deadline::after(milliseconds(300)));
@@ -184,7 +184,7 @@ TEST(PeerQuestions, MorePeersThanSocketsEndByTheDeadline) {
 
 // A network that no route leads to: nothing is known of the peer.
 TEST(PeerQuestions, AHostWithoutAWayIsNotRefusal) {
-  const auto [reply, took] = ask({.rank = 0, .address = "255.255.255.255", .port = 1, .token = {}});
+  const auto [reply, took] = ask({.rank = 0, .address = "255.255.255.255", .port = 1});
   EXPECT_EQ(reply.kind, Kind::unreachable) << reply.problem;
   EXPECT_LT(took, seconds(8));
 }
@@ -204,7 +204,7 @@ TEST(PeerQuestions, ABusyPeerIsAskedAgain) {
 
 TEST(PeerQuestions, APeerThatStaysBusyIsAlive) {
   const OddPeer peer([](const base::UniqueFd& fd) {
-    base::send_all(fd.get(), encode(PeerAnswer{.status = PeerStatus::busy, .body = {}}), test::soon(), "answering");
+    base::send_all(fd.get(), encode(PeerAnswer{.status = PeerStatus::busy}), test::soon(), "answering");
   });
   EXPECT_EQ(ask(peer.endpoint(), milliseconds(300)).reply.kind, Kind::busy);
 }
@@ -252,7 +252,7 @@ TEST(PeerInquiry, AskingAgainGivesUpTheOpenQuestion) {
     if (++connections == 1) {
       kept.push_back(std::move(fd));
     } else {
-      base::send_all(fd.get(), encode(PeerAnswer{.status = PeerStatus::ok, .body = {}}), test::soon(), "answering");
+      base::send_all(fd.get(), encode(PeerAnswer{.status = PeerStatus::ok}), test::soon(), "answering");
     }
   });
   PeerInquiry inquiry({peer.endpoint()}, "service", {});

@@ -15,7 +15,7 @@ namespace {
 using base::to_bytes;
 
 PeerRequest sample_request(std::size_t body_size = 300) {
-  PeerRequest request{.token = {}, .service = "group/ddp.0.world", .body = test::awkward_value(1, body_size)};
+  PeerRequest request{.service = "group/ddp.0.world", .body = test::awkward_value(1, body_size)};
   for (std::size_t i = 0; i < request.token.size(); ++i) request.token[i] = static_cast<std::byte>(0xf0U + i);
   return request;
 }
@@ -78,7 +78,7 @@ TEST(PeerWire, BytesAfterTheEndAreRefused) {
   Bytes request = encode(sample_request());
   request.push_back(std::byte{0});
   expect_refused(request, decode_peer_request);
-  Bytes answer = encode(PeerAnswer{.status = PeerStatus::ok, .body = {}});
+  Bytes answer = encode(PeerAnswer{.status = PeerStatus::ok});
   answer.push_back(std::byte{0});
   expect_refused(answer, decode_peer_answer);
 }

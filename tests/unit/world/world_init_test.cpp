@@ -80,7 +80,7 @@ ChildResult in_child(const Variables& variables, const std::function<int()>& bod
 /// What World::init says in an environment in which it must fail.
 ChildResult failing_init(const Variables& variables, milliseconds timeout = seconds(5)) {
   return in_child(variables, [&] {
-    const World world = World::init({.timeout = timeout, .launch = {}, .keep_session = true});
+    const World world = World::init({.timeout = timeout, .keep_session = true});
     std::cout << "rank " << world.rank() << " of " << world.world_size() << std::endl;
     return 0;
   });

@@ -91,8 +91,6 @@ void obey_flight_signal(const base::Environment& environment) {
     throw Error{{.code = code,
                  .attempted = "obeying the environment variable DDP_FLIGHT_SIGNAL",
                  .cause = std::move(cause),
-                 .native = {},
-                 .ranks = {},
                  .hint = std::move(hint)}};
   };
   if (environment.text("DDP_FLIGHT_DIR").empty()) {

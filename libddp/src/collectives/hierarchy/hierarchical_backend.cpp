@@ -90,7 +90,7 @@ void HierarchicalBackend::progress() noexcept {
       advance();
     }
   } catch (const std::exception& problem) {  // no memory for a step
-    fail(Outcome::peers_failed, {.ranks = {layout_.rank()}, .cause = problem.what(), .native = {}});
+    fail(Outcome::peers_failed, {.ranks = {layout_.rank()}, .cause = problem.what()});
   }
 }
 

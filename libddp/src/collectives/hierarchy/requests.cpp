@@ -100,8 +100,7 @@ void HierarchicalBackend::Messages::look() noexcept {
 Failure HierarchicalBackend::Messages::failure() const {
   if (!refused_) return backend_.failure_;
   return {.ranks = {backend_.layout_.rank()},
-          .cause = fmt::format("tag {} is used by the backend itself; choose a smaller one", kOwnTag),
-          .native = {}};
+          .cause = fmt::format("tag {} is used by the backend itself; choose a smaller one", kOwnTag)};
 }
 
 bool HierarchicalBackend::Messages::waits(std::size_t operation) const noexcept {

@@ -44,15 +44,14 @@ class HierarchicalBackend::Messages final : public Request {
  private:
   struct Share {
     Lane lane;
-    std::vector<Operation> operations;  ///< with ranks of the part
-    Request* request = nullptr;         ///< null: none, or over
-    std::vector<bool> late{};           ///< by operation: whether it waited when the time ran out
+    std::vector<Operation> operations{};  ///< with ranks of the part
+    Request* request = nullptr;           ///< null: none, or over
+    std::vector<bool> late{};             ///< by operation: whether it waited when the time ran out
   };
   void end(Share& share);
 
   HierarchicalBackend& backend_;
-  std::array<Share, 2> shares_{Share{.lane = Lane::inner, .operations = {}},
-                               Share{.lane = Lane::flat, .operations = {}}};
+  std::array<Share, 2> shares_{Share{.lane = Lane::inner}, Share{.lane = Lane::flat}};
   /// Of each operation: its share, and where in that.
   std::vector<std::pair<std::size_t, std::size_t>> places_;
   bool refused_ = false;  ///< the program uses the hierarchy's own tag

@@ -15,7 +15,7 @@ struct RankAddress {
   std::string domain;             ///< DDP_MEMORY_DOMAIN
   std::uint64_t memory_left = 0;  ///< bytes of shared memory that its other groups leave it
   Bytes shared_memory;            ///< a shm::EndpointAddress
-  Bytes tcp;
+  Bytes tcp{};
 
   Bytes pack() const;
   /// Throws Error(protocol) for bytes that are no address.

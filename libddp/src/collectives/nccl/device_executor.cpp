@@ -91,8 +91,6 @@ auto on_thread(const std::string& attempted, Deadline deadline, const Look& look
   throw Error{{.code = started ? ErrorCode::timeout : ErrorCode::system,
                .attempted = attempted,
                .cause = started ? "the device has not come to it in time" : "there can be no more threads",
-               .native = {},
-               .ranks = {},
                .hint = started ? "work on the device that does not end holds it up" : "see ulimit -u"}};
 }
 

@@ -67,8 +67,7 @@ class NcclBackend final : public Backend {
                       .device = facts.uuid,
                       .host = base::host_name(),
                       .host_id = environment.raw("NCCL_HOSTID").value_or(""),
-                      .process = ::getpid(),
-                      .ids = {}};
+                      .process = ::getpid()};
     const std::vector<int> roots = this->roots();
     if (std::find(roots.begin(), roots.end(), config_.rank) != roots.end()) {
       const ncclResult_t result = library_->get_unique_id(&report.ids.emplace_back());
@@ -77,7 +76,6 @@ class NcclBackend final : public Backend {
                      .attempted = fmt::format("preparing NCCL for group '{}'", config_.group),
                      .cause = "no unique id: " + library_.last_error(nullptr),
                      .native = to_string(result),
-                     .ranks = {},
                      .hint = "NCCL needs a network interface: see NCCL_SOCKET_IFNAME"}};
       }
     }
@@ -98,7 +96,6 @@ class NcclBackend final : public Backend {
         throw Error{{.code = ErrorCode::protocol,
                      .attempted = fmt::format("preparing NCCL for group '{}'", config_.group),
                      .cause = fmt::format("rank {} sent no unique id", root),
-                     .native = {},
                      .ranks = {root},
                      .hint = "do all ranks run the same version of libddp?"}};
       }
@@ -156,8 +153,6 @@ int choose_device(const BackendConfig& config, int visible) {
                .attempted = fmt::format("preparing NCCL for group '{}'", config.group),
                .cause = visible == 0 ? "this process sees no CUDA device"
                                      : fmt::format("{} ranks of this node see {} CUDA devices", neighbours, visible),
-               .native = {},
-               .ranks = {},
                .hint = "start at most one rank for each GPU, and look at CUDA_VISIBLE_DEVICES"}};
 }
 

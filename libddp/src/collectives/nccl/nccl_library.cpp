@@ -23,8 +23,6 @@ namespace {
   throw Error{{.code = ErrorCode::unavailable,
                .attempted = "opening NCCL",
                .cause = std::move(cause),
-               .native = {},
-               .ranks = {},
                .hint = std::move(hint)}};
 }
 

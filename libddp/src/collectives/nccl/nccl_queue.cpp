@@ -103,7 +103,7 @@ void NcclQueue::fail(ncclResult_t result) {
 
 void NcclQueue::fail(std::string cause, std::string native) {
   if (std::exchange(failed_, true)) return;
-  failure_ = {.ranks = {}, .cause = std::move(cause), .native = std::move(native)};
+  failure_ = {.cause = std::move(cause), .native = std::move(native)};
 }
 
 void NcclQueue::post(NcclRequest& request) noexcept {
@@ -196,7 +196,6 @@ void NcclQueue::call_with_all(const char* what, const std::string& attempted, De
                .attempted = attempted,
                .cause = failed_ ? failure_.cause : "the group was aborted",
                .native = failure_.native,
-               .ranks = {},
                .hint = late ? "all ranks of a group must do the same, in the same order" : ""}};
 }
 

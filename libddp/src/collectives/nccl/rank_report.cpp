@@ -92,8 +92,6 @@ RankReport RankReport::parse(const Bytes& packed) {
     throw Error{{.code = ErrorCode::protocol,
                  .attempted = "reading the report of a rank about NCCL",
                  .cause = fmt::format("{} ids, {} for whether a GPU may be shared", ids, may_share),
-                 .native = {},
-                 .ranks = {},
                  .hint = "do all ranks run the same version of libddp?"}};
   }
   for (int i = 0; i < ids; ++i) {
@@ -128,7 +126,6 @@ void check_reports(const std::vector<RankReport>& reports, const std::string& gr
     throw Error{{.code = ErrorCode::mismatch,
                  .attempted = attempted,
                  .cause = "the ranks have different versions of NCCL; " + who_has_what(reports, versions_of),
-                 .native = {},
                  .ranks = odd_ones(reports),
                  .hint = "give all ranks one NCCL, with DDP_NCCL_LIBRARY or the same environment on all hosts"}};
   }
@@ -145,7 +142,6 @@ void check_reports(const std::vector<RankReport>& reports, const std::string& gr
                  .attempted = attempted,
                  .cause = fmt::format("{} and {} have the same GPU, {}", name_of(reports, user->second),
                                       name_of(reports, static_cast<int>(other)), report.device),
-                 .native = {},
                  .ranks = {user->second, static_cast<int>(other)},
                  .hint = "start one rank for each GPU: ddprun --gpus, srun --ddp-gpus, or CUDA_VISIBLE_DEVICES"}};
   }

@@ -25,7 +25,7 @@ struct RankReport {
   std::string host;
   std::string host_id;  ///< NCCL_HOSTID, by which NCCL tells hosts apart; empty: not set
   std::int64_t process = 0;
-  std::vector<ncclUniqueId> ids;  ///< one, of a rank that is a root of the bootstrap
+  std::vector<ncclUniqueId> ids{};  ///< one, of a rank that is a root of the bootstrap
 
   Bytes pack() const;
   /// Throws Error(protocol).

@@ -70,8 +70,6 @@ std::shared_ptr<RegisteredMemory> RegisteredMemory::allocate(const NcclLibrary& 
   throw Error{{.code = started ? ErrorCode::timeout : ErrorCode::system,
                .attempted = fmt::format("allocating {} bytes for group '{}'", bytes, group),
                .cause = started ? "the device has not come to it in time" : "there can be no more threads",
-               .native = {},
-               .ranks = {},
                .hint = started ? "work on the device that does not end holds it up" : "see ulimit -u"}};
 }
 
@@ -100,9 +98,7 @@ void RegisteredMemory::obtain() {
   throw Error{{.code = ErrorCode::system,
                .attempted = fmt::format("allocating {} bytes on CUDA device {} by NCCL", bytes_, context_->device()),
                .cause = library_.last_error(nullptr),
-               .native = to_string(result),
-               .ranks = {},
-               .hint = {}}};
+               .native = to_string(result)}};
 }
 
 /// In a stream of its own: an operation that hangs in the group's would hold it up.

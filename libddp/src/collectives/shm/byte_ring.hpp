@@ -20,7 +20,7 @@ enum class RecordKind : std::uint16_t {
 
 struct RecordHeader {
   RecordKind kind;
-  DType dtype;  ///< of a message
+  DType dtype{};  ///< of a message
   std::uint32_t tag;
   std::uint64_t fingerprint;
   std::uint64_t bytes;  ///< of the message; of a piece its own

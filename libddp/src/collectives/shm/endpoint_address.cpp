@@ -56,8 +56,6 @@ EndpointAddress EndpointAddress::parse(const Bytes& bytes) {
     throw Error{{.code = ErrorCode::protocol,
                  .attempted = "reading a rank's address for shared memory",
                  .cause = fmt::format("{} bytes that are no such address", bytes.size()),
-                 .native = {},
-                 .ranks = {},
                  .hint = "all ranks must use the same version of libddp"}};
   }
   address.refusal.assign(reinterpret_cast<const char*>(from), static_cast<std::size_t>(end - from));

@@ -145,13 +145,8 @@ bool PeerTransfers::send_records() {
     moved = true;
   };
   while (!queues_->to_ask.empty() && out_.room() != 0) {
-    put({.kind = RecordKind::request,
-         .dtype = {},
-         .tag = 0,
-         .fingerprint = 0,
-         .bytes = 0,
-         .id = queues_->to_ask.front()},
-        nullptr, 0);
+    put({.kind = RecordKind::request, .tag = 0, .fingerprint = 0, .bytes = 0, .id = queues_->to_ask.front()}, nullptr,
+        0);
     queues_->to_ask.pop_front();
   }
   while (!queues_->to_send.empty()) {
@@ -191,8 +186,7 @@ bool PeerTransfers::send_pieces() {
     if (room == 0) break;
     const std::size_t piece = std::min({left, room, out_.size() / 4});
     const auto* const from = static_cast<const std::byte*>(send.operation->input.data()) + send.moved;
-    out_.put({.kind = RecordKind::piece, .dtype = {}, .tag = 0, .fingerprint = 0, .bytes = piece, .id = send.id}, from,
-             piece);
+    out_.put({.kind = RecordKind::piece, .tag = 0, .fingerprint = 0, .bytes = piece, .id = send.id}, from, piece);
     bell_.changed();
     send.moved += piece;
     sent += piece;

@@ -94,10 +94,7 @@ SharedSegment SharedSegment::open(base::UniqueFd file, const SegmentLayout& layo
       static_cast<std::size_t>(status.st_size) != layout.total_bytes()) {
     throw Error{{.code = ErrorCode::protocol,
                  .attempted = "opening the shared memory of a group",
-                 .cause = "the leader sent a file that is not sealed or of another size",
-                 .native = {},
-                 .ranks = {},
-                 .hint = {}}};
+                 .cause = "the leader sent a file that is not sealed or of another size"}};
   }
   return {std::move(file), layout};
 }

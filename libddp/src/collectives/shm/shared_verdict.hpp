@@ -11,7 +11,7 @@ namespace ddp::collectives::shm {
 
 struct Verdict {
   VerdictCause cause = VerdictCause::none;
-  std::vector<int> ranks;
+  std::vector<int> ranks{};
   int author = -1;
 };
 
@@ -24,7 +24,7 @@ class SharedVerdict {
   Verdict read() const {
     const int number = static_cast<int>(view_.group().verdict.load(std::memory_order_acquire)) - 1;
     const RankControl& author = view_.control(number);
-    Verdict verdict{.cause = author.cause, .ranks = {}, .author = number};
+    Verdict verdict{.cause = author.cause, .author = number};
     for (int rank = 0; rank < view_.layout().ranks(); ++rank) {
       if ((author.ranks[static_cast<std::size_t>(rank) / 64] >> (rank % 64) & 1U) != 0) verdict.ranks.push_back(rank);
     }

@@ -134,10 +134,7 @@ void ShmBackend::connect(const std::vector<Bytes>& addresses, Deadline deadline)
   if (parsed.size() > kMaxRanks) {
     throw Error{{.code = ErrorCode::unavailable,
                  .attempted = fmt::format("sharing memory in group {}", config_.group),
-                 .cause = fmt::format("{} ranks are more than {}", parsed.size(), kMaxRanks),
-                 .native = {},
-                 .ranks = {},
-                 .hint = {}}};
+                 .cause = fmt::format("{} ranks are more than {}", parsed.size(), kMaxRanks)}};
   }
   const auto prepare = [&](SharedSegment segment, std::uint64_t first_step) {
     group_ = std::make_unique<ShmGroup>(std::move(segment), config_.rank, first_step, settings_.hook);
@@ -341,7 +338,6 @@ void ShmBackend::follow_verdict() {
     }
     return end_all(Outcome::mismatch, {.ranks = std::move(verdict.ranks),
                                        .cause = fmt::format("a message between {} does not fit its receive", ranks),
-                                       .native = {},
                                        .message = std::move(message),
                                        .elsewhere = !own});
   }

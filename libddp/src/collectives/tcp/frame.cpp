@@ -44,8 +44,6 @@ bool carries_payload(FrameKind kind) {
   throw Error{{.code = ErrorCode::protocol,
                .attempted = "reading the notice of a failure",
                .cause = cause,
-               .native = {},
-               .ranks = {},
                .hint = "do all ranks run the same version of libddp?"}};
 }
 

@@ -51,7 +51,7 @@ std::optional<Frame> parse_frame(std::span<const std::byte, kHeaderBytes> bytes)
 /// Why a rank's operations have ended: told to those that may wait for it.
 struct FailureNotice {
   Outcome outcome = Outcome::peers_failed;  ///< peers_failed or mismatch
-  std::vector<int> ranks;                   ///< of the mesh
+  std::vector<int> ranks{};                 ///< of the mesh
   std::string cause;
   friend bool operator==(const FailureNotice&, const FailureNotice&) = default;
 };

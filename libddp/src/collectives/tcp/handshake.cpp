@@ -42,7 +42,6 @@ void prepare_proofs() {
                .attempted = "preparing the secret of this rank's connections",
                .cause = "libsodium cannot be initialised",
                .native = "sodium_init -1",
-               .ranks = {},
                .hint = "it needs random numbers from the kernel: getrandom(2) or /dev/urandom"}};
 }
 
@@ -68,8 +67,6 @@ RankRecord decode_rank_record(std::span<const std::byte> bytes) {
   throw Error{{.code = ErrorCode::protocol,
                .attempted = "reading the address of a rank",
                .cause = "it is too long, or has no port",
-               .native = {},
-               .ranks = {},
                .hint = "do all ranks run the same version of libddp?"}};
 }
 
@@ -92,7 +89,7 @@ std::optional<Hello> parse_hello(std::span<const std::byte, kHelloBytes> bytes) 
     for (std::size_t i = 4; i-- > 0;) value = value << 8U | std::to_integer<std::uint32_t>(bytes[at + i]);
     return value;
   };
-  Hello hello{.from = get(8), .to = get(12), .nonce = {}};
+  Hello hello{.from = get(8), .to = get(12)};
   std::memcpy(hello.nonce.data(), bytes.data() + 16, hello.nonce.size());
   return hello;
 }

@@ -243,8 +243,6 @@ void TcpMesh::whole(int rank, const Frame& frame) {
       return fail({.outcome = notice.outcome,
                    .ranks = notice.ranks,
                    .cause = cause,
-                   .native = {},
-                   .message = {},
                    .elsewhere = notice.outcome == Outcome::mismatch},
                   -1);
     }

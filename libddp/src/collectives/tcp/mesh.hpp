@@ -44,7 +44,7 @@ struct MeshFailure {
   Outcome outcome = Outcome::peers_failed;
   std::vector<int> ranks;  ///< of the mesh, ascending
   std::string cause;
-  std::string native;
+  std::string native{};
   std::optional<UnfitMessage> message{};  ///< from the one of `ranks`
   bool elsewhere = false;                 ///< another rank has found it
 };

@@ -162,23 +162,18 @@ void TcpMesh::lose(Peer& peer, std::string cause, std::string native, std::optio
 }
 
 void TcpMesh::fail_mismatch(int rank, std::string cause, std::optional<UnfitMessage> message) {
-  fail({.outcome = Outcome::mismatch,
-        .ranks = {rank},
-        .cause = std::move(cause),
-        .native = {},
-        .message = std::move(message)},
-       rank);
+  fail({.outcome = Outcome::mismatch, .ranks = {rank}, .cause = std::move(cause), .message = std::move(message)}, rank);
 }
 
 void TcpMesh::report(std::vector<int> ranks, std::string cause) {
-  fail({.outcome = Outcome::peers_failed, .ranks = std::move(ranks), .cause = std::move(cause), .native = {}}, -1);
+  fail({.outcome = Outcome::peers_failed, .ranks = std::move(ranks), .cause = std::move(cause)}, -1);
   if (trouble_) settle();
 }
 
 void TcpMesh::give_up(Outcome outcome, std::vector<int> ranks, std::string cause) {
   if (trouble_) conclude();  // the others are to know
   if (failure_) return;
-  failure_ = {.outcome = outcome, .ranks = std::move(ranks), .cause = std::move(cause), .native = {}};
+  failure_ = {.outcome = outcome, .ranks = std::move(ranks), .cause = std::move(cause)};
   for (auto& peer : peers_) {
     if (peer) peer->link.drop();
   }

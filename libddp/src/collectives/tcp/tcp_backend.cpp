@@ -146,7 +146,7 @@ Outcome TcpRequest::advance() {
   if (is_done(context)) return Outcome::ok;
   if (mesh.aborted()) {
     mesh.give_up(Outcome::aborted, {}, "the group was aborted");
-    failure_ = {.ranks = {}, .cause = "the group was aborted", .native = {}};
+    failure_ = {.cause = "the group was aborted"};
     return Outcome::aborted;
   }
   mesh.progress();
@@ -185,7 +185,7 @@ Outcome TcpRequest::time_out() {
   if (!sure) awaited.clear();
   std::vector<int> in_mesh;
   for (const int rank : awaited) in_mesh.push_back(context.mesh_rank(rank));
-  failure_ = {.ranks = awaited, .cause = cause, .native = {}};
+  failure_ = {.ranks = awaited, .cause = cause};
   mesh.give_up(Outcome::timeout, std::move(in_mesh), std::move(cause));
   return Outcome::timeout;
 }

@@ -39,16 +39,13 @@ EnvironmentReport collect_environments(KeyValueStore& store, std::string_view ke
     throw Error{{.code = ErrorCode::protocol,
                  .attempted = fmt::format("reading the environment of rank {}", rank),
                  .cause = fmt::format("it says that it is of rank {}", ranks.back().rank),
-                 .native = {},
-                 .ranks = {rank},
-                 .hint = {}}};
+                 .ranks = {rank}}};
   }
   EnvironmentReport report = fold(ranks);
   report.hosts.resize(static_cast<std::size_t>(store.world_size()));
   if (!silent.empty()) {
     report.findings.push_back({.rule = "env-absent",
                                .error = false,
-                               .variable = {},
                                .text = "DDP_DUMP_ENV is not set on all ranks: these have not reported",
                                .remedy = "export it to all ranks",
                                .ranks = std::move(silent)});

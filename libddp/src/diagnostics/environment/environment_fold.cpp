@@ -110,7 +110,6 @@ class Differences {
     report_.findings.push_back(
         {.rule = "env-nccl-version",
          .error = true,
-         .variable = {},
          .text = fmt::format("ranks would load different NCCL versions: {}", cause),
          .remedy = "make LD_LIBRARY_PATH, the Python environment or the container the same on all nodes",
          .ranks = all_});
@@ -133,7 +132,6 @@ class Differences {
       if (!lacking.empty()) cause += fmt::format(", absent on {}", format_ranks(lacking));
       report_.findings.push_back({.rule = "env-conf",
                                   .error = false,
-                                  .variable = {},
                                   .text = fmt::format("{} differs: {}", path, cause.substr(2)),
                                   .remedy = "make it the same on all nodes, unless nodes are meant to differ",
                                   .ranks = lacking.empty() ? having : lacking});
@@ -166,7 +164,7 @@ EnvironmentReport fold(const std::vector<RankEnvironment>& ranks) {
       const std::string digest = fmt::format("{:016x}", file.digest);
       put_rank(
           report.files, own.rank, [&](const auto& known) { return known.path == file.path && known.digest == digest; },
-          [&] { return Report::File{.path = file.path, .digest = digest, .ranks = {}}; });
+          [&] { return Report::File{.path = file.path, .digest = digest}; });
     }
     for (const RankVariable& variable : own.variables) {
       auto& known = variables[variable.name];
@@ -180,10 +178,7 @@ EnvironmentReport fold(const std::vector<RankEnvironment>& ranks) {
           [&](const auto& value) {
             return value.value == variable.value && value.origin == variable.origin && value.read == variable.read;
           },
-          [&] {
-            return Report::Value{
-                .value = variable.value, .origin = variable.origin, .read = variable.read, .ranks = {}};
-          });
+          [&] { return Report::Value{.value = variable.value, .origin = variable.origin, .read = variable.read}; });
     }
     for (const EnvironmentFinding& finding : own.findings) {
       auto& known = findings.try_emplace({finding.rule, finding.variable, finding.text}, finding).first->second;

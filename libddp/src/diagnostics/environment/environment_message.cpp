@@ -18,8 +18,6 @@ constexpr const char* kWhat = "rank's environment";
   throw Error{{.code = ErrorCode::protocol,
                .attempted = fmt::format("reading the {}", kWhat),
                .cause = std::move(cause),
-               .native = {},
-               .ranks = {},
                .hint = "do all ranks run the same version of libddp?"}};
 }
 
@@ -63,10 +61,8 @@ Bytes encode(const RankEnvironment& environment) {
   smaller.files.clear();
   smaller.findings = {{.rule = "env-size",
                        .error = false,
-                       .variable = {},
                        .text = fmt::format("the variables are too large to be sent: {} bytes", size),
-                       .remedy = "shorten them",
-                       .ranks = {}}};
+                       .remedy = "shorten them"}};
   return encode_all(smaller);
 }
 

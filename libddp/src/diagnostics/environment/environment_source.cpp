@@ -66,7 +66,7 @@ Variables parse_environ(std::string_view block) {
 
 EnvironmentSource EnvironmentSource::process(const std::string& nccl_path, const base::NcclSurroundings& surroundings) {
   const auto environment = base::Environment::process();
-  EnvironmentSource source{.now = environment.variables(), .at_exec = {}, .nccl = {}, .files = {}};
+  EnvironmentSource source{.now = environment.variables()};
   if (const auto block = read_proc("/proc/self/environ"))
     source.at_exec = believable(parse_environ(*block), source.now);
   source.nccl = nccl_of(surroundings, nccl_path);
@@ -83,9 +83,9 @@ EnvironmentSource EnvironmentSource::of_process(int pid, const std::string& nccl
                              "is it running, and yours?");
   }
   const base::Environment environment{parse_environ(*block)};
-  EnvironmentSource source{.now = environment.variables(), .at_exec = environment.variables(), .nccl = {}, .files = {}};
+  EnvironmentSource source{.now = environment.variables(), .at_exec = environment.variables()};
   // Of a process in a container, the files are there, too.
-  base::NcclSurroundings surroundings{.loaded = {}, .program = {}, .environment = environment, .root = folder + "root"};
+  base::NcclSurroundings surroundings{.environment = environment, .root = folder + "root"};
   std::set<std::string> objects;
   std::ifstream maps(folder + "maps");
   for (std::string line; std::getline(maps, line);) {

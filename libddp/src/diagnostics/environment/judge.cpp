@@ -18,8 +18,7 @@ EnvironmentFinding warning(std::string rule, std::string_view variable, std::str
           .error = false,
           .variable = std::string(variable),
           .text = std::move(text),
-          .remedy = std::move(remedy),
-          .ranks = {}};
+          .remedy = std::move(remedy)};
 }
 
 std::string this_nccl(const NcclFile& nccl) {

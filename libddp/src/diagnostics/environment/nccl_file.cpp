@@ -122,7 +122,7 @@ void scan_constants(std::span<const char> constants, NcclFile& file) {
 }
 
 NcclFile scan_nccl(const std::string& path, const std::string& root) {
-  NcclFile file{.path = path, .found = {}, .version = {}, .names = {}, .problem = {}, .plugin_names = {}};
+  NcclFile file{.path = path};
   const base::UniqueFd fd{::open((root + path).c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC)};  // it may be a FIFO
   if (fd.get() < 0) {
     file.problem = fmt::format("it cannot be opened: {}", base::errno_name(errno));
@@ -155,7 +155,7 @@ NcclFile find_nccl(const base::NcclSurroundings& surroundings) {
     add_plugins(file, surroundings);
     return file;
   }
-  return NcclFile{.path = {}, .found = {}, .version = {}, .names = {}, .problem = "none was found", .plugin_names = {}};
+  return NcclFile{.problem = "none was found"};
 }
 
 }  // namespace ddp::diagnostics

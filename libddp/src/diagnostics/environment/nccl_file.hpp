@@ -13,11 +13,11 @@
 namespace ddp::diagnostics {
 
 struct NcclFile {
-  std::string path;                            ///< empty: none was found
-  std::string found;                           ///< why this one: "loaded already", "DDP_NCCL_LIBRARY", "the loader's"
-  std::string version;                         ///< "2.28.9+cuda13.0"; empty: not found in the file
-  std::vector<std::string> names;              ///< NCCL_* that it reads, in alphabetical order
-  std::string problem;                         ///< why names is empty
+  std::string path{};                          ///< empty: none was found
+  std::string found{};                         ///< why this one: "loaded already", "DDP_NCCL_LIBRARY", "the loader's"
+  std::string version{};                       ///< "2.28.9+cuda13.0"; empty: not found in the file
+  std::vector<std::string> names{};            ///< NCCL_* that it reads, in alphabetical order
+  std::string problem{};                       ///< why names is empty
   std::vector<std::string> plugin_names = {};  ///< NCCL_* that its plugins read
 
   bool scanned() const { return !names.empty(); }

@@ -88,11 +88,7 @@ RankEnvironment describe(const EnvironmentSource& source, int rank, const std::s
                                   .found = shown_value("", source.nccl.found),
                                   .version = source.nccl.version,
                                   .names = static_cast<int>(source.nccl.names.size()),
-                                  .problem = source.nccl.problem,
-                                  .ranks = {}},
-                         .files = {},
-                         .variables = {},
-                         .findings = {}};
+                                  .problem = source.nccl.problem}};
   const Origins origins{source};
   Variables values = source.now;
   Variables from_file;
@@ -108,8 +104,7 @@ RankEnvironment describe(const EnvironmentSource& source, int rank, const std::s
     RankVariable variable{.name = shown_value("", name),
                           .value = shown_value(name, value),
                           .origin = file == from_file.end() ? origins.of(name, value) + over_files(source, name, value)
-                                                            : shown_value("", file->second),
-                          .read = {}};
+                                                            : shown_value("", file->second)};
     if (of_nccl(name) && source.nccl.scanned() && owner_of(name).empty()) variable.read = source.nccl.reads(name);
     result.variables.push_back(std::move(variable));
   }

@@ -22,9 +22,9 @@ using Variables = std::map<std::string, std::string, std::less<>>;
 /// What a process has, before it is judged.
 struct EnvironmentSource {
   Variables now;
-  std::optional<Variables> at_exec;  ///< as the program was started; nothing: the process has overwritten it
-  NcclFile nccl;
-  std::vector<base::NcclConf> files;  ///< that NCCL reads or would read, the strongest first
+  std::optional<Variables> at_exec{};  ///< as the program was started; nothing: the process has overwritten it
+  NcclFile nccl{};
+  std::vector<base::NcclConf> files{};  ///< that NCCL reads or would read, the strongest first
 
   /// Of this process. @p nccl_path a library to use in place of the one that would be loaded; empty: that.
   /// @param surroundings by which the one that would be loaded is found: another program's, where this process is about
@@ -41,9 +41,9 @@ Variables parse_environ(std::string_view block);
 
 struct RankVariable {
   std::string name;
-  std::string value;         ///< to be shown
-  std::string origin;        ///< "environment", "/etc/nccl.conf", "changed after the start, from 'x'"
-  std::optional<bool> read;  ///< by the NCCL of this rank; nothing: not a question
+  std::string value;           ///< to be shown
+  std::string origin;          ///< "environment", "/etc/nccl.conf", "changed after the start, from 'x'"
+  std::optional<bool> read{};  ///< by the NCCL of this rank; nothing: not a question
 
   friend bool operator==(const RankVariable&, const RankVariable&) = default;
 };
@@ -58,10 +58,10 @@ struct RankFile {
 struct RankEnvironment {
   int rank = 0;
   std::string host;
-  EnvironmentReport::Library nccl;  ///< without ranks
-  std::vector<RankFile> files;
-  std::vector<RankVariable> variables;       ///< by name
-  std::vector<EnvironmentFinding> findings;  ///< without ranks
+  EnvironmentReport::Library nccl{};  ///< without ranks
+  std::vector<RankFile> files{};
+  std::vector<RankVariable> variables{};       ///< by name
+  std::vector<EnvironmentFinding> findings{};  ///< without ranks
 
   friend bool operator==(const RankEnvironment&, const RankEnvironment&) = default;
 };

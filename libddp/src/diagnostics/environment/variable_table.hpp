@@ -52,12 +52,12 @@ enum class Rule {
 
 struct Variable {
   std::string_view name;
-  Family family;
+  Family family{};
   Standing standing;
   std::string_view since;  ///< first version of the library that reads it; empty: before what is known
   std::string_view until;  ///< last version; empty: read today
   Rule rule;
-  std::string_view values;
+  std::string_view values{};
   bool equal_on_all_ranks;
   std::string_view default_value;  ///< in words
   std::string_view replacement;    ///< what to set instead; empty: nothing

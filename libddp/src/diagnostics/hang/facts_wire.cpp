@@ -157,8 +157,6 @@ HostFacts decode_host_facts(std::span<const std::byte> bytes) {
     throw Error{{.code = ErrorCode::protocol,
                  .attempted = "reading the facts of a host",
                  .cause = "they are of another version",
-                 .native = {},
-                 .ranks = {},
                  .hint = "run the same ddp-info on all hosts"}};
   }
   HostFacts facts;
@@ -171,7 +169,7 @@ HostFacts decode_host_facts(std::span<const std::byte> bytes) {
     for (std::uint32_t pids = read_count(from); pids > 0; --pids) trouble.behind.push_back(read_number(from));
   }
   for (std::uint32_t groups = read_count(from); groups > 0; --groups) {
-    StackGroup group{.ranks = {}, .tool = from.text(), .text = from.text()};
+    StackGroup group{.tool = from.text(), .text = from.text()};
     for (std::uint32_t ranks = read_count(from); ranks > 0; --ranks) group.ranks.push_back(read_number(from));
     facts.stacks.add(std::move(group), kMaxNodeStackBytes);
   }

@@ -172,7 +172,7 @@ std::vector<int> Judge::odd_ones() const {
 }
 
 HangVerdict Judge::none_missing() {
-  HangVerdict verdict{.answer = HangAnswer::hangs, .text = {}, .culprits = odd_ones(), .waits = waits_};
+  HangVerdict verdict{.answer = HangAnswer::hangs, .culprits = odd_ones(), .waits = waits_};
   const Wait& wait = waits_.front();
   if (!verdict.culprits.empty()) {
     verdict.text = fmt::format("{} called something else than the others: {}", format_ranks(verdict.culprits),
@@ -204,8 +204,7 @@ HangVerdict Judge::verdict() {
     return likely;
   }
   if (culprits_.empty() && !waits_.empty()) return none_missing();
-  HangVerdict verdict{
-      .answer = HangAnswer::hangs, .text = {}, .culprits = {culprits_.begin(), culprits_.end()}, .waits = waits_};
+  HangVerdict verdict{.answer = HangAnswer::hangs, .culprits = {culprits_.begin(), culprits_.end()}, .waits = waits_};
   if (culprits_.empty()) {
     verdict.answer = HangAnswer::nothing_hangs;
     verdict.text = longest_s_ > 0 ? fmt::format("nothing hangs: the longest wait is {}", duration(longest_s_))

@@ -30,7 +30,7 @@ struct HangVerdict {
     double age_s = 0;          ///< of the one that waits longest
   };
   HangAnswer answer = HangAnswer::cannot_tell;
-  std::string text;           ///< one line
+  std::string text{};         ///< one line
   std::vector<int> culprits;  ///< whom all others wait for
   bool likely = false;        ///< only guessed by what their processes do
   std::vector<Wait> waits;

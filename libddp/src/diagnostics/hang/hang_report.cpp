@@ -24,8 +24,8 @@ constexpr std::size_t kMostStackBytes = 8192;
 struct Fold {
   std::string text;
   std::string last;
-  std::vector<int> ranks;
-  std::vector<std::string> hosts;
+  std::vector<int> ranks{};
+  std::vector<std::string> hosts{};
   double longest_s = -1;
   Place place = Place::unknown;
 };
@@ -40,7 +40,7 @@ std::vector<Fold> fold(const JobObservation& job) {
     auto same = std::find_if(folds.begin(), folds.end(),
                              [&](const Fold& each) { return each.text == text && each.last == where.last; });
     if (same == folds.end()) {
-      folds.push_back({.text = text, .last = where.last, .ranks = {}, .hosts = {}, .place = where.place});
+      folds.push_back({.text = text, .last = where.last, .place = where.place});
       same = folds.end() - 1;
     }
     same->ranks.push_back(rank.rank);

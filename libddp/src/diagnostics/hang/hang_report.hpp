@@ -9,9 +9,9 @@ namespace ddp::diagnostics {
 
 /// Who hung, as far as was to be seen from outside.
 struct HangReport {
-  std::string when;  ///< "no progress for 60 s", "before the ranks were ended"
-  std::string text;  ///< lines, the verdict first
-  std::string json;  ///< the document of ddp-info status
+  std::string when;    ///< "no progress for 60 s", "before the ranks were ended"
+  std::string text;    ///< lines, the verdict first
+  std::string json{};  ///< the document of ddp-info status
 };
 
 /// The verdict, then ranks at the same place once, waits, stacks and notes. Each line ends with a newline.

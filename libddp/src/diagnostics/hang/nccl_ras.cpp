@@ -45,8 +45,6 @@ constexpr int kInProgress = 7;  // ncclInProgress, which is no error
   throw Error{{.code = ErrorCode::protocol,
                .attempted = "asking NCCL's RAS",
                .cause = std::move(cause),
-               .native = {},
-               .ranks = {},
                .hint = "NCCL_RAS_ADDR names its port"}};
 }
 
@@ -61,7 +59,6 @@ bool read_some(int fd, std::string& text, std::size_t most, Deadline deadline) {
                    .attempted = "asking NCCL's RAS",
                    .cause = "it did not answer in time",
                    .native = "ETIMEDOUT",
-                   .ranks = {},
                    .hint = "its process is stopped, or hangs"}};
     }
     const ssize_t size = ::recv(fd, buffer, sizeof buffer, 0);
@@ -106,8 +103,8 @@ struct MissingRank {
 };
 struct Communicator {
   int size = 0;
-  std::vector<CommRank> ranks;
-  std::vector<MissingRank> missing;
+  std::vector<CommRank> ranks{};
+  std::vector<MissingRank> missing{};
 };
 using Communicators = std::map<std::string, Communicator>;  // by their hashes
 
@@ -129,7 +126,7 @@ Communicators parse_communicators(std::string_view text) {
   for (const RasJson& each : document.at("communicators")) {
     const auto size = each.at("size").get<std::int64_t>();
     if (size < 0 || size > kMostRanks) refuse_answer("a communicator's size is out of range");
-    Communicator comm{.size = static_cast<int>(size), .ranks = {}, .missing = {}};
+    Communicator comm{.size = static_cast<int>(size)};
     for (const RasJson& rank : each.at("ranks")) {
       CommRank& own = comm.ranks.emplace_back();
       own.rank = rank_number(rank, comm.size);
@@ -175,7 +172,7 @@ std::optional<NcclTrouble> difference(const std::string& name, const Communicato
     totals.insert(total(counts));
     fewest = std::min(fewest, ranks.size());
   }
-  NcclTrouble trouble{.text = fmt::format("{}: ranks have called different operations:", name), .behind = {}};
+  NcclTrouble trouble{.text = fmt::format("{}: ranks have called different operations:", name)};
   std::set<std::string> differing;
   for (const auto& [counts, ranks] : groups) {
     for (const auto& [operation, count] : counts) {
@@ -230,8 +227,7 @@ void add_troubles(std::vector<NcclTrouble>& to, const std::string& hash, const C
   for (const CommRank& rank : comm.ranks) {
     if (rank.error == 0 || rank.error == kInProgress || to.size() >= kMostTroubles) continue;
     to.push_back({.text = fmt::format("{}: rank {} (pid {} on {}) has error {}", name, rank.rank, rank.pid, rank.host,
-                                      rank.error),
-                  .behind = {}});
+                                      rank.error)});
   }
   auto different = difference(name, comm);
   if (different && to.size() < kMostTroubles) to.push_back(std::move(*different));
@@ -293,8 +289,7 @@ std::vector<NcclTrouble> ras_troubles(std::string_view first, std::string_view s
   if (!second.starts_with('{')) {
     const std::vector<std::string> before = complaint_lines(first);
     for (std::string& line : complaint_lines(second)) {
-      if (std::find(before.begin(), before.end(), line) != before.end())
-        troubles.push_back({.text = std::move(line), .behind = {}});
+      if (std::find(before.begin(), before.end(), line) != before.end()) troubles.push_back({.text = std::move(line)});
     }
     return troubles;
   }

@@ -69,7 +69,7 @@ void conclude(RankFacts& rank, const std::vector<Sample>& samples) {
 
 HostFacts observe_ranks(const std::string& proc, const std::string& host, const std::vector<FoundRank>& ranks,
                         const Looks& looks, std::atomic<pid_t>* reads) {
-  HostFacts facts{.host = host, .ranks = {}, .notes = {}};
+  HostFacts facts{.host = host};
   std::vector<std::chrono::steady_clock::duration> taken(ranks.size());
   const auto timed = [&](std::size_t i, pid_t pid, const auto& read) {
     if (reads != nullptr) *reads = pid;
@@ -133,7 +133,6 @@ LocalObservation observe_host(const StatusTarget& target, const Looks& looks, De
                .attempted = slow == 0 ? std::string("reading /proc") : fmt::format("reading /proc/{}", slow),
                .cause = "a file there did not answer in time",
                .native = "ETIMEDOUT",
-               .ranks = {},
                .hint = fmt::format("{} hangs in the kernel, likely on a file system: ps -eo pid,stat,wchan shows D",
                                    slow == 0 ? std::string("a process") : fmt::format("process {}", slow))}};
 }

@@ -58,8 +58,6 @@ std::string step_of(const Variables& variables) {
   throw Error{{.code = code,
                .attempted = "looking for the ranks of the job",
                .cause = std::move(cause),
-               .native = {},
-               .ranks = {},
                .hint = std::move(hint)}};
 }
 

@@ -38,8 +38,8 @@ struct FoundRank {
 
 /// What a status is asked of.
 struct StatusTarget {
-  std::optional<pid_t> pid;  ///< a rank, something below it, or something above ranks
-  std::string slurm_job;     ///< "17" or "17.0"; empty: none
+  std::optional<pid_t> pid{};  ///< a rank, something below it, or something above ranks
+  std::string slurm_job{};     ///< "17" or "17.0"; empty: none
 };
 
 class ProcessTable {

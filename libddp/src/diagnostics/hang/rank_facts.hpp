@@ -43,15 +43,15 @@ struct RankFacts {
 
 /// What is wrong with a communicator of NCCL, as its RAS says.
 struct NcclTrouble {
-  std::string text;           ///< "communicator 0xabc of 8 ranks: rank 3 (pid 7 on 10.0.0.2) does not answer"
-  std::vector<pid_t> behind;  ///< processes that others wait for
+  std::string text;             ///< "communicator 0xabc of 8 ranks: rank 3 (pid 7 on 10.0.0.2) does not answer"
+  std::vector<pid_t> behind{};  ///< processes that others wait for
 };
 
 /// What the helper of one host found.
 struct HostFacts {
   std::string host;
-  std::vector<RankFacts> ranks;
-  std::vector<std::string> notes;
+  std::vector<RankFacts> ranks{};
+  std::vector<std::string> notes{};
   std::vector<NcclTrouble> nccl{};  ///< of the whole job, where NCCL answers
   RankStacks stacks{};              ///< where they were asked for
 };

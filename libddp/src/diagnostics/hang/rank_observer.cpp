@@ -21,7 +21,7 @@ struct RankObserver::Shared {
 RankObserver::RankObserver(std::vector<FoundRank> ranks, std::string host, Deadline deadline)
     : deadline_(deadline), host_(std::move(host)), shared_(std::make_shared<Shared>()) {
   base::start_thread([shared = shared_, name = host_, found = std::move(ranks), deadline] {
-    HostFacts facts{.host = name, .ranks = {}, .notes = {}};
+    HostFacts facts{.host = name};
     try {
       facts = observe_ranks("/proc", name, found, {});
       ask_torch("/proc", facts, deadline);
@@ -41,8 +41,7 @@ std::optional<HostFacts> RankObserver::take() {
   const std::lock_guard lock(shared_->mutex);
   if (shared_->facts) return std::move(shared_->facts);
   if (!deadline_.expired()) return std::nullopt;
-  return HostFacts{
-      .host = host_, .ranks = {}, .notes = {"/proc did not answer in time: ps -eo pid,stat,wchan shows D"}};
+  return HostFacts{.host = host_, .notes = {"/proc did not answer in time: ps -eo pid,stat,wchan shows D"}};
 }
 
 }  // namespace ddp::diagnostics

@@ -57,10 +57,7 @@ enum Opcode : unsigned char {
 [[noreturn]] void refuse_pickle(std::string cause) {
   throw Error{{.code = ErrorCode::protocol,
                .attempted = "reading a dump of PyTorch's flight recorder",
-               .cause = std::move(cause),
-               .native = {},
-               .ranks = {},
-               .hint = {}}};
+               .cause = std::move(cause)}};
 }
 
 /// Pickle's stack machine, whose values are JSON.

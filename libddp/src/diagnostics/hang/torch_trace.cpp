@@ -28,10 +28,7 @@ constexpr std::size_t kMostMembers = 1U << 20U;
 [[noreturn]] void refuse_trace(std::string cause) {
   throw Error{{.code = ErrorCode::protocol,
                .attempted = "reading a dump of PyTorch's flight recorder",
-               .cause = std::move(cause),
-               .native = {},
-               .ranks = {},
-               .hint = {}}};
+               .cause = std::move(cause)}};
 }
 
 std::string printable_name(std::string text) {

@@ -41,12 +41,7 @@ constexpr const char* kAsking = "asking PyTorch's worker server";
 constexpr const char* kHandlers[]{"fr_trace_json", "dump_nccl_trace_json?onlyactive=false"};
 
 [[noreturn]] void fail_to_ask(ErrorCode code, std::string cause, std::string native = {}) {
-  throw Error{{.code = code,
-               .attempted = kAsking,
-               .cause = std::move(cause),
-               .native = std::move(native),
-               .ranks = {},
-               .hint = {}}};
+  throw Error{{.code = code, .attempted = kAsking, .cause = std::move(cause), .native = std::move(native)}};
 }
 
 bool has_server_thread(const std::string& process) {

@@ -42,7 +42,7 @@ std::string exe_of(const std::string& proc, pid_t pid) {
 /// As a thread's frames: its state, then the kernel's stack, innermost first, or the function it waits in.
 ThreadStack thread_at(const std::string& folder) {
   const std::string status = content_of(folder + "/status");
-  ThreadStack thread{.name = field_of(status, "Name"), .frames = {}};
+  ThreadStack thread{.name = field_of(status, "Name")};
   if (thread.name.empty()) return thread;
   std::string state = fmt::format("state {}", field_of(status, "State"));
   // "running", or "230 0x0 ..."

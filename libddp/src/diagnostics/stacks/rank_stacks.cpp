@@ -31,7 +31,7 @@ void RankStacks::note(const std::string& host, const std::string& text) {
   auto known = std::find_if(notes.begin(), notes.end(), [&](const StackNote& each) { return each.text == text; });
   if (known == notes.end()) {
     if (notes.size() >= kMaxStackNotes) return;
-    known = notes.insert(known, {.hosts = {}, .text = text});
+    known = notes.insert(known, {.text = text});
   }
   if (std::find(known->hosts.begin(), known->hosts.end(), host) == known->hosts.end()) known->hosts.push_back(host);
 }

@@ -9,15 +9,15 @@ namespace ddp::diagnostics {
 
 /// Ranks whose stacks read the same.
 struct StackGroup {
-  std::vector<int> ranks;  ///< ascending; local ranks within a node
-  std::string tool;        ///< what read them: "py-spy", "gdb" or "proc" (/proc); "none"
-  std::string text;        ///< lines, without a newline at the end; see stack_text.hpp
+  std::vector<int> ranks{};  ///< ascending; local ranks within a node
+  std::string tool;          ///< what read them: "py-spy", "gdb" or "proc" (/proc); "none"
+  std::string text;          ///< lines, without a newline at the end; see stack_text.hpp
   bool operator==(const StackGroup&) const = default;
 };
 
 /// Something that the reader should know: a tool that is missing, or why it failed.
 struct StackNote {
-  std::vector<std::string> hosts;
+  std::vector<std::string> hosts{};
   std::string text;
   bool operator==(const StackNote&) const = default;
 };

@@ -94,7 +94,7 @@ std::string stack_of_gdb(std::string_view output) {
   for_each_line(output, [&](std::string_view line) {
     line = trimmed_line(line);
     if (line.starts_with("Thread ") && line.ends_with(':')) {
-      threads.push_back({.name = quoted(line), .frames = {}});
+      threads.push_back({.name = quoted(line)});
     } else if (!threads.empty() && (line.starts_with('#') || line.starts_with("(More stack frames"))) {
       threads.back().frames.push_back(demangled(without_address(line)));
     }
@@ -106,7 +106,7 @@ std::string stack_of_py_spy(std::string_view output) {
   std::vector<ThreadStack> threads;
   for_each_line(output, [&](std::string_view line) {
     if (line.starts_with("Thread ")) {
-      threads.push_back({.name = quoted(line), .frames = {}});
+      threads.push_back({.name = quoted(line)});
     } else if (!threads.empty() && line.starts_with("    ")) {
       threads.back().frames.emplace_back(trimmed_line(line));
     }

@@ -14,7 +14,7 @@ inline constexpr std::size_t kMaxStackBytes = std::size_t{64} << 10U;
 
 struct ThreadStack {
   std::string name;
-  std::vector<std::string> frames;  ///< innermost first
+  std::vector<std::string> frames{};  ///< innermost first
 };
 
 /// One line per frame below one for the thread; threads with equal frames once, as "16 threads "pt_autograd_0", ...".

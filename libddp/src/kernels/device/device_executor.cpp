@@ -16,8 +16,6 @@ const std::byte* checked(std::span<const std::byte> image, int device) {
   throw Error{{.code = ErrorCode::unavailable,
                .attempted = fmt::format("loading libddp's kernels onto CUDA device {}", device),
                .cause = "this build of libddp has no device code",
-               .native = {},
-               .ranks = {},
                .hint = "configure where nvcc is (DDP_CUDA_ROOT), and build again"}};
 }
 

@@ -94,8 +94,8 @@ class PowerSgdHook final : public hooks::FloatHook {
   struct Compressed {
     std::size_t parameter;  ///< of a batched bucket the first
     Matrix matrix;
-    Factor left;
-    Factor right;
+    Factor left{};
+    Factor right{};
     float* error;  ///< what is left out of the matrix; null: it is lost
   };
   struct Exact {
@@ -146,8 +146,6 @@ class PowerSgdHook final : public hooks::FloatHook {
       exchange.compressed.push_back(
           {.parameter = parameter,
            .matrix = {.elements = elements.data(), .count = elements.size(), .columns = columns},
-           .left = {},
-           .right = {},
            .error = nullptr});
     };
     if (batched_) {

@@ -17,8 +17,6 @@ constexpr int kBits = 64;
   throw Error{{.code = ErrorCode::invalid_argument,
                .attempted = "making a set of processors",
                .cause = std::move(cause),
-               .native = {},
-               .ranks = {},
                .hint = fmt::format("processors are numbered from 0 to {}; a list looks like 0-3,8", CpuSet::kLargest)}};
 }
 

@@ -85,8 +85,6 @@ json to_array(const std::vector<Fact>& facts) {
   throw Error{{.code = ErrorCode::invalid_argument,
                .attempted = "reading the recorded state of network interfaces and GPUs",
                .cause = std::move(cause),
-               .native = {},
-               .ranks = {},
                .hint = "record the machine again with this version: 'ddp-info topo --export FILE'"}};
 }
 

@@ -15,13 +15,8 @@ namespace {
 namespace fs = std::filesystem;
 
 GpuFact fact_of(const NvmlGpu& gpu) {
-  GpuFact fact{.pci = gpu.pci,
-               .nvml_index = gpu.index,
-               .model = gpu.name,
-               .uuid = gpu.uuid,
-               .mig = gpu.mig,
-               .visible = true,
-               .hidden_reason = {}};
+  GpuFact fact{
+      .pci = gpu.pci, .nvml_index = gpu.index, .model = gpu.name, .uuid = gpu.uuid, .mig = gpu.mig, .visible = true};
   if (gpu.mig_enabled && gpu.mig.empty()) fact.hidden_reason = "MIG is on, and none of its parts may be used";
   return fact;
 }

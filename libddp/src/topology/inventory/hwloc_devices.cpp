@@ -150,9 +150,6 @@ NicFunction make_nic_function(hwloc_obj_t pci, const std::vector<hwloc_obj_t>& d
                        .device_id = pci->attr->pcidev.device_id,
                        .model = pci_model(pci),
                        .pci_gbps = static_cast<double>(pci->attr->pcidev.linkspeed) * 8,
-                       .interface = {},
-                       .rdma_device = {},
-                       .ports = {},
                        .locality = std::move(place)};
   for (const hwloc_obj_t device : devices) {
     if (is_network(device) && function.interface.empty()) function.interface = device->name;
@@ -162,7 +159,7 @@ NicFunction make_nic_function(hwloc_obj_t pci, const std::vector<hwloc_obj_t>& d
       const std::string state = info(device, fmt::format("Port{}State", port).c_str());
       if (state.empty()) break;
       const std::string_view word = state == "4" ? "ACTIVE" : state == "1" ? "DOWN" : state == "2" ? "INIT" : "ARMED";
-      function.ports.push_back({.number = port, .state = std::string(word), .link_layer = {}, .rate_gbps = 0});
+      function.ports.push_back({.number = port, .state = std::string(word), .rate_gbps = 0});
     }
   }
   return function;

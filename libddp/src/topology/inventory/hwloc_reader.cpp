@@ -102,8 +102,6 @@ CpuSet to_cpu_set(hwloc_const_bitmap_t bitmap) {
     throw Error{{.code = ErrorCode::invalid_argument,
                  .attempted = "reading the processors of a topology",
                  .cause = "one of its sets has no end",
-                 .native = {},
-                 .ranks = {},
                  .hint = "was the XML edited by hand?"}};
   }
   for (int cpu = hwloc_bitmap_first(bitmap); cpu >= 0; cpu = hwloc_bitmap_next(bitmap, cpu)) set.insert(cpu);

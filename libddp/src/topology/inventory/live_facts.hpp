@@ -18,18 +18,18 @@ struct InterfaceFact {
 
 struct RdmaFact {
   std::string name;  ///< "mlx5_0"
-  std::optional<PciAddress> pci;
-  std::vector<NicPort> ports;
+  std::optional<PciAddress> pci{};
+  std::vector<NicPort> ports{};
 };
 
 struct GpuFact {
   PciAddress pci;
   std::optional<int> nvml_index;
-  std::string model;  ///< empty if unknown
-  std::string uuid;
-  std::vector<MigDevice> mig;
+  std::string model{};  ///< empty if unknown
+  std::string uuid{};
+  std::vector<MigDevice> mig{};
   bool visible = true;
-  std::string hidden_reason;
+  std::string hidden_reason{};
 };
 
 struct GpuLinkFact {

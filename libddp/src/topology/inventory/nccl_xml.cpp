@@ -107,8 +107,6 @@ class Reader {
     throw Error{{.code = ErrorCode::invalid_argument,
                  .attempted = fmt::format("reading NCCL's topology in {}", name_),
                  .cause = fmt::format("line {}: {}", line, cause),
-                 .native = {},
-                 .ranks = {},
                  .hint = std::move(hint)}};
   }
   [[noreturn]] void fail(const pugi::xml_node& node, std::string cause, std::string hint) const {
@@ -281,7 +279,7 @@ class Reader {
     nic->rdma_device = name;
     const bool listed =
         std::any_of(nic->ports.begin(), nic->ports.end(), [&](const NicPort& seen) { return seen.number == port; });
-    if (!listed) nic->ports.push_back({.number = port, .state = "ACTIVE", .link_layer = {}, .rate_gbps = gbps});
+    if (!listed) nic->ports.push_back({.number = port, .state = "ACTIVE", .rate_gbps = gbps});
   }
 
   void finish() {

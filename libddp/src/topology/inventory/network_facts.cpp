@@ -240,7 +240,7 @@ std::vector<RawInterface> list_raw_interfaces() {
     auto known = std::find_if(interfaces.begin(), interfaces.end(),
                               [&](const RawInterface& interface) { return interface.name == name; });
     if (known == interfaces.end()) {
-      interfaces.push_back({.name = std::string(name), .flags = entry->ifa_flags, .addresses = {}});
+      interfaces.push_back({.name = std::string(name), .flags = entry->ifa_flags});
       known = std::prev(interfaces.end());
     }
     const int family = entry->ifa_addr == nullptr ? AF_UNSPEC : entry->ifa_addr->sa_family;
@@ -278,7 +278,7 @@ std::vector<RdmaFact> read_rdma_devices(const fs::path& sys) {
   std::vector<RdmaFact> devices;
   const fs::path all = sys / "class/infiniband";
   for (const std::string& name : names_in(all)) {
-    RdmaFact device{.name = name, .pci = pci_address_of(all / name), .ports = {}};
+    RdmaFact device{.name = name, .pci = pci_address_of(all / name)};
     for (const std::string& port : names_in(all / name / "ports")) {
       int number = 0;
       const auto [end, status] = std::from_chars(port.data(), port.data() + port.size(), number);

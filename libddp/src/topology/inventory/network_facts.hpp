@@ -14,7 +14,7 @@ namespace ddp::topology {
 struct RawInterface {
   std::string name;
   unsigned flags = 0;  ///< IFF_*
-  std::vector<InterfaceAddress> addresses;
+  std::vector<InterfaceAddress> addresses{};
 };
 
 /// All interfaces of this network namespace in the kernel's order, also those without any address; addresses in the

@@ -177,13 +177,8 @@ std::vector<NetworkInterface> interfaces_of(const std::vector<Nic>& nics) {
   std::vector<NetworkInterface> interfaces;
   for (const Nic& nic : nics) {
     if (nic.interface.empty()) continue;
-    interfaces.push_back({.name = nic.interface,
-                          .kind = InterfaceKind::hardware,
-                          .up = true,
-                          .addresses = {},
-                          .rate_gbps = nic.rate_gbps,
-                          .bond = {},
-                          .slaves = {}});
+    interfaces.push_back(
+        {.name = nic.interface, .kind = InterfaceKind::hardware, .up = true, .rate_gbps = nic.rate_gbps});
   }
   return interfaces;
 }

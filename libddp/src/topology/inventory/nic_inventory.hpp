@@ -18,9 +18,9 @@ struct NicFunction {
   unsigned device_id = 0;
   std::string model;
   double pci_gbps = 0;  ///< of the PCI link in Gbit/s; 0 if unknown
-  std::string interface;
-  std::string rdma_device;
-  std::vector<NicPort> ports;  ///< as hwloc knows them: state only
+  std::string interface = {};
+  std::string rdma_device{};
+  std::vector<NicPort> ports{};  ///< as hwloc knows them: state only
   Locality locality;
 };
 

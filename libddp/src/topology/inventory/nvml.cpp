@@ -100,7 +100,6 @@ std::optional<PciAddress> address_of(const PciInfo& info) {
                .attempted = "opening NVIDIA's management library (NVML)",
                .cause = std::move(cause),
                .native = std::move(native),
-               .ranks = {},
                .hint = std::move(hint)}};
 }
 
@@ -278,7 +277,6 @@ unsigned Nvml::Library::count() const {
                  .attempted = "counting the GPUs",
                  .cause = "NVML cannot tell",
                  .native = native(code),
-                 .ranks = {},
                  .hint = "does nvidia-smi work on this node?"}};
   }
   return count;

@@ -14,10 +14,7 @@ namespace {
 [[noreturn]] void reject(const std::string& source, std::string cause) {
   throw Error{{.code = ErrorCode::invalid_argument,
                .attempted = fmt::format("putting together the topology of {}", source.empty() ? "a machine" : source),
-               .cause = std::move(cause),
-               .native = {},
-               .ranks = {},
-               .hint = {}}};
+               .cause = std::move(cause)}};
 }
 
 bool in_range(int index, std::size_t size) { return index >= -1 && index < static_cast<int>(size); }
@@ -103,8 +100,6 @@ const std::string& Topology::to_xml() const {
   throw Error{{.code = ErrorCode::unavailable,
                .attempted = fmt::format("writing the topology of {} as XML", parts_.source),
                .cause = "it does not come from hwloc",
-               .native = {},
-               .ranks = {},
                .hint = "use the file that it was read from"}};
 }
 

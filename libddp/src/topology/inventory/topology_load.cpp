@@ -33,8 +33,6 @@ constexpr std::size_t kHeadBytes = 4096;
   throw Error{{.code = ErrorCode::invalid_argument,
                .attempted = fmt::format("reading the topology in {}", name),
                .cause = std::move(cause),
-               .native = {},
-               .ranks = {},
                .hint = std::move(hint)}};
 }
 
@@ -176,9 +174,7 @@ Topology Topology::from_xml_file(const std::string& path) {
     throw Error{{.code = number == ENOENT ? ErrorCode::not_found : ErrorCode::system,
                  .attempted = fmt::format("reading the topology in file '{}'", path),
                  .cause = base::errno_text(number),
-                 .native = base::errno_name(number),
-                 .ranks = {},
-                 .hint = {}}};
+                 .native = base::errno_name(number)}};
   }
   std::string text;
   std::string block(1U << 16U, '\0');

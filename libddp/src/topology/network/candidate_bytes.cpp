@@ -26,10 +26,7 @@ void write_candidate(base::ByteWriter& writer, const CandidateAddress& candidate
   if (::inet_pton(address.ipv6 ? AF_INET6 : AF_INET, address.address.c_str(), bytes.data()) != 1) {
     throw Error{{.code = ErrorCode::invalid_argument,
                  .attempted = "describing the addresses of this host",
-                 .cause = fmt::format("'{}' is not a numeric address", address.address),
-                 .native = {},
-                 .ranks = {},
-                 .hint = {}}};
+                 .cause = fmt::format("'{}' is not a numeric address", address.address)}};
   }
   writer
       .integer(static_cast<std::uint8_t>((address.ipv6 ? kIpv6 : 0) | (candidate.fabric ? kFabric : 0) |
@@ -49,12 +46,10 @@ CandidateAddress read_candidate(base::ByteReader& reader) {
   candidate.rate_mbps = reader.integer<std::uint32_t>();
   if ((flags & ~(kIpv6 | kFabric | kRoutes)) != 0 ||
       candidate.address.prefix_length > (candidate.address.ipv6 ? 128 : 32)) {
-    throw Error{{.code = ErrorCode::protocol,
-                 .attempted = "reading the addresses of a host",
-                 .cause = fmt::format("one has flags {} and prefix length {}", flags, candidate.address.prefix_length),
-                 .native = {},
-                 .ranks = {},
-                 .hint = {}}};
+    throw Error{
+        {.code = ErrorCode::protocol,
+         .attempted = "reading the addresses of a host",
+         .cause = fmt::format("one has flags {} and prefix length {}", flags, candidate.address.prefix_length)}};
   }
   const auto bytes = reader.raw(candidate.address.ipv6 ? 16 : 4);
   std::array<char, INET6_ADDRSTRLEN> text{};

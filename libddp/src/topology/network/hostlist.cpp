@@ -41,8 +41,6 @@ class Expander {
     throw Error{{.code = ErrorCode::protocol,
                  .attempted = fmt::format("reading the node list '{}'", whole_.substr(0, 200)),
                  .cause = std::string(cause),
-                 .native = {},
-                 .ranks = {},
                  .hint = "expected a form like n[0-3,7],login"}};
   }
 

@@ -48,7 +48,7 @@ std::map<Subnet, Coverage> survey(const std::vector<std::vector<CandidateAddress
 }  // namespace
 
 std::optional<Subnet> Subnet::of(const InterfaceAddress& address) {
-  Subnet subnet{.ipv6 = address.ipv6, .prefix_length = address.prefix_length, .network = {}};
+  Subnet subnet{.ipv6 = address.ipv6, .prefix_length = address.prefix_length};
   if (::inet_pton(address.ipv6 ? AF_INET6 : AF_INET, address.address.c_str(), subnet.network.data()) != 1) {
     return std::nullopt;
   }

@@ -28,7 +28,7 @@ struct Subnet {
 struct Agreement {
   std::optional<Subnet> subnet;  ///< nothing: no subnet is on all nodes; each uses the address that routes
   std::string reason;            ///< one sentence about the subnet
-  std::vector<std::string> alternatives;
+  std::vector<std::string> alternatives{};
 };
 
 /// @param nodes the candidates of each node, by node number; none is empty.

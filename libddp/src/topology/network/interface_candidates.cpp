@@ -43,8 +43,7 @@ CandidateSearch loopback_only(const Interfaces& interfaces) {
     if (interface.kind != InterfaceKind::loopback || interface.addresses.empty()) continue;
     return {.candidates = {{.interface = interface.name, .at = {.address = interface.addresses.front()}}},
             .reason = "all ranks are on this host",
-            .loopback_fallback = false,
-            .rejected = {}};
+            .loopback_fallback = false};
   }
   return {};
 }

@@ -30,7 +30,7 @@ struct CandidateSearch {
   std::vector<InterfaceCandidate> candidates;  ///< never empty, best first, at most kMostCandidates
   std::string reason;                          ///< one sentence about the first one
   bool loopback_fallback = false;              ///< loopback only, for JobSpan::unknown: useless between nodes
-  std::vector<std::string> rejected;           ///< "docker0 (172.17.0.1): reaches only this host"
+  std::vector<std::string> rejected{};         ///< "docker0 (172.17.0.1): reaches only this host"
 };
 
 /// What is known about where the ranks run.

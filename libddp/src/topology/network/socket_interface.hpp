@@ -6,9 +6,9 @@
 namespace ddp::topology {
 
 struct SocketInterface {
-  std::string name;     ///< "eth0"; empty: none was chosen
-  std::string address;  ///< numeric
-  std::string reason;   ///< one sentence
+  std::string name;       ///< "eth0"; empty: none was chosen
+  std::string address{};  ///< numeric
+  std::string reason{};   ///< one sentence
   friend bool operator==(const SocketInterface&, const SocketInterface&) = default;
 };
 

@@ -55,7 +55,7 @@ std::optional<UserInterfaces> interfaces_named_by_user(const base::Environment& 
   for (const std::string_view variable : {std::string_view{"DDP_SOCKET_IFNAME"}, kGlooVariable, kNcclVariable}) {
     const auto list = environment.raw(variable);
     if (!list || list->empty()) continue;
-    UserInterfaces named{.reason = reason_of(environment, variable, *list), .names = {}};
+    UserInterfaces named{.reason = reason_of(environment, variable, *list)};
     for (const NetworkInterface& interface : interfaces) {
       if (!interface.addresses.empty() && is_named(variable, *list, interface)) named.names.push_back(interface.name);
     }
@@ -95,8 +95,6 @@ void refuse_interfaces(ErrorCode code, const std::vector<NetworkInterface>& inte
   throw Error{{.code = code,
                .attempted = fmt::format("choosing the network interface on host {}", base::host_name()),
                .cause = std::move(cause),
-               .native = {},
-               .ranks = {},
                .hint = fmt::format("{}there are: {}", advice, all)}};
 }
 

@@ -19,7 +19,7 @@ inline constexpr const char* kInterfaceReasonVariable = "DDPRUN_INTERFACE";
 
 struct UserInterfaces {
   std::string reason;  ///< "DDP_SOCKET_IFNAME=eth0 names it"; where a launcher set the variable, its own reason
-  std::vector<std::string> names;  ///< in the kernel's order; never empty
+  std::vector<std::string> names{};  ///< in the kernel's order; never empty
 };
 
 /// What the first of DDP_SOCKET_IFNAME, GLOO_SOCKET_IFNAME (exact names, separated by commas) and NCCL_SOCKET_IFNAME

@@ -13,8 +13,6 @@ namespace {
   throw Error{{.code = ErrorCode::invalid_argument,
                .attempted = "placing ranks on a node",
                .cause = std::move(cause),
-               .native = {},
-               .ranks = {},
                .hint = std::move(hint)}};
 }
 

@@ -69,10 +69,7 @@ std::vector<std::string> Binding::apply() const {
   if (cpus.empty()) {
     throw Error{{.code = ErrorCode::invalid_argument,
                  .attempted = "binding to processors",
-                 .cause = "the set of processors is empty",
-                 .native = {},
-                 .ranks = {},
-                 .hint = {}}};
+                 .cause = "the set of processors is empty"}};
   }
   const topology::AffinityMask mask{*this};
   bind_threads(mask, cpus);

@@ -42,7 +42,7 @@ class PoolTable {
     for (auto& [key, own] : by_key) {
       index_.emplace(key, pools_.size());
       std::vector<int> packages = packages_of(topology, own);
-      pools_.push_back({.packages = std::move(packages), .cores = std::move(own), .ranks = {}});
+      pools_.push_back({.packages = std::move(packages), .cores = std::move(own)});
     }
   }
 

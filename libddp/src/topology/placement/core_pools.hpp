@@ -20,7 +20,7 @@ std::vector<int> in_proportion(int count, const std::vector<int>& weights);
 struct CorePool {
   std::vector<int> packages;  ///< that the cores are of, ascending
   std::vector<int> cores;     ///< indices in Topology::cores(), NUMA node by NUMA node; never empty
-  std::vector<int> ranks;     ///< ascending; may be empty
+  std::vector<int> ranks{};   ///< ascending; may be empty
 };
 
 /// Why a rank is in its pool.

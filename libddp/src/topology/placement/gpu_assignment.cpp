@@ -21,7 +21,7 @@ namespace {
 /// GPUs that ranks may get, and why the other ones are left out.
 struct Candidates {
   std::vector<int> gpus;
-  std::map<int, std::string> left_out;
+  std::map<int, std::string> left_out{};
 };
 
 Candidates named_candidates(const Topology& topology, const std::vector<int>& named) {
@@ -29,14 +29,12 @@ Candidates named_candidates(const Topology& topology, const std::vector<int>& na
   for (const Gpu& gpu : topology.gpus()) candidates.left_out[gpu.index] = "not among the requested GPUs";
   for (const int index : named) {
     if (index < 0 || at(index) >= topology.gpus().size()) {
-      throw Error{{.code = ErrorCode::invalid_argument,
-                   .attempted = "placing ranks on a node",
-                   .cause = fmt::format(
-                       "GPU {} was requested, but the machine has {}", index,
-                       topology.gpus().empty() ? "none" : fmt::format("the GPUs 0 to {}", topology.gpus().size() - 1)),
-                   .native = {},
-                   .ranks = {},
-                   .hint = {}}};
+      throw Error{
+          {.code = ErrorCode::invalid_argument,
+           .attempted = "placing ranks on a node",
+           .cause = fmt::format(
+               "GPU {} was requested, but the machine has {}", index,
+               topology.gpus().empty() ? "none" : fmt::format("the GPUs 0 to {}", topology.gpus().size() - 1))}};
     }
     const Gpu& gpu = topology.gpus()[at(index)];
     if (gpu.visible) {
@@ -60,7 +58,7 @@ Vendor used_vendor(const Topology& topology) {
 
 Candidates visible_candidates(const Topology& topology) {
   const Vendor vendor = used_vendor(topology);
-  Candidates candidates{.gpus = usable_gpus(topology), .left_out = {}};
+  Candidates candidates{.gpus = usable_gpus(topology)};
   for (const Gpu& gpu : topology.gpus()) {
     if (!gpu.visible) {
       candidates.left_out[gpu.index] = fmt::format("hidden: {}", gpu.hidden_reason);
@@ -170,13 +168,13 @@ std::vector<int> match(const Topology& topology, const std::vector<int>& gpus, c
 
 struct Outcome {
   std::vector<int> of_rank;
-  std::string reason;
+  std::string reason{};
 };
 
 Outcome choose(const Topology& topology, const PlacementRequest& request, const AllowedSets& allowed,
                const std::vector<int>& gpus) {
   const std::size_t num_ranks = at(request.num_ranks);
-  Outcome outcome{.of_rank = std::vector<int>(num_ranks), .reason = {}};
+  Outcome outcome{.of_rank = std::vector<int>(num_ranks)};
   if (request.gpus) {
     for (std::size_t rank = 0; rank < num_ranks; ++rank) outcome.of_rank[rank] = gpus[rank % gpus.size()];
     outcome.reason = num_ranks > gpus.size() ? fmt::format(
@@ -240,10 +238,8 @@ std::vector<GpuChoice> assign_gpus(const Topology& topology, const PlacementRequ
   }
   for (GpuChoice& choice : choices) {
     choice.shared = choice.gpu && users.at(*choice.gpu).size() > 1;
-    choice.decision = {.subject = "GPU",
-                       .chosen = choice.gpu ? describe(topology.gpus()[at(*choice.gpu)]) : "none",
-                       .reason = reason,
-                       .alternatives = {}};
+    choice.decision = {
+        .subject = "GPU", .chosen = choice.gpu ? describe(topology.gpus()[at(*choice.gpu)]) : "none", .reason = reason};
     Alternatives alternatives;
     for (const Gpu& gpu : topology.gpus()) {
       if (choice.gpu != gpu.index) alternatives.add([&] { return rest[at(gpu.index)]; });

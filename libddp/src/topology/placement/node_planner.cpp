@@ -46,7 +46,6 @@ std::vector<RankPlan> plan_node(const Topology& topology, const NodeRequest& req
   const RankViews views(topology, request.ranks);
   PlacementRequest wanted{.num_ranks = static_cast<int>(request.ranks.size()),
                           .policy = request.bind,
-                          .allowed = {},
                           .gpus = gpus_of_ranks(views, request.ranks, request.gpus)};
   for (const RankResources& rank : request.ranks) wanted.allowed.push_back(rank.cpus);
   std::vector<Placement> placements = place(views.all(), wanted);

@@ -21,18 +21,18 @@ namespace ddp::topology {
 struct NodeRequest {
   BindPolicy bind = BindPolicy::numa;
   GpuVisibility gpus = GpuVisibility::all;
-  std::vector<RankResources> ranks;  ///< by local rank; at least one
-  SocketInterface interface;         ///< without a name: none is recommended
+  std::vector<RankResources> ranks{};  ///< by local rank; at least one
+  SocketInterface interface = {};      ///< without a name: none is recommended
   /// What the ranks inherit; the RankResources::devices of each come on top.
   base::Environment environment{{}};
   std::vector<base::NcclConf> nccl_conf = {};  ///< files that NCCL reads, the strongest first
 };
 
 struct RankPlan {
-  Placement placement;
-  std::optional<Binding> binding;  ///< nothing with BindPolicy::none: the rank keeps its mask
-  std::vector<Setting> settings;   ///< by name
-  std::string summary;             ///< "4 cores (processors 0-3), NUMA node 0, GPU 1 (0000:3b:00.0), NIC ib0 (mlx5_0)"
+  Placement placement{};
+  std::optional<Binding> binding{};  ///< nothing with BindPolicy::none: the rank keeps its mask
+  std::vector<Setting> settings{};   ///< by name
+  std::string summary{};  ///< "4 cores (processors 0-3), NUMA node 0, GPU 1 (0000:3b:00.0), NIC ib0 (mlx5_0)"
 };
 
 /// One plan per rank, by local rank. Pure. Throws Error(invalid_argument) as place(): no rank, or one whose processors

@@ -20,8 +20,6 @@ std::vector<Placement> place(const Topology& topology, const PlacementRequest& r
     throw Error{{.code = ErrorCode::invalid_argument,
                  .attempted = "placing ranks on a node",
                  .cause = fmt::format("{} ranks were requested", request.num_ranks),
-                 .native = {},
-                 .ranks = {},
                  .hint = "request at least 1"}};
   }
   const topology::AllowedSets allowed(topology, request);

@@ -17,9 +17,9 @@
 namespace ddp::topology {
 
 struct RankResources {
-  CpuSet cpus;
+  CpuSet cpus{};
   /// CUDA_VISIBLE_DEVICES and its like, those that are set.
-  std::map<std::string, std::string, std::less<>> devices;
+  std::map<std::string, std::string, std::less<>> devices{};
   /// GPUs whose device files it may use (accessible_gpus()). The same for all ranks: they say no more than the
   /// topology.
   std::vector<PciAddress> gpus = {};

@@ -324,10 +324,7 @@ std::vector<Setting> derive_settings(const Topology& topology, const std::vector
     throw Error{
         {.code = ErrorCode::invalid_argument,
          .attempted = "deriving the settings of a rank",
-         .cause = fmt::format("local rank {} is none of the {} that were placed", local_rank, placements.size()),
-         .native = {},
-         .ranks = {},
-         .hint = {}}};
+         .cause = fmt::format("local rank {} is none of the {} that were placed", local_rank, placements.size())}};
   }
   return Deriver{topology, placements, *own, options, environment}.derive();
 }

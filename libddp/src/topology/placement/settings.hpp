@@ -25,10 +25,10 @@ struct SettingsOptions {
 /// One environment variable of one rank.
 struct Setting {
   std::string name;
-  std::string value;     ///< the user's where there is one, else the recommended one
-  std::string reason;    ///< one sentence
-  bool by_user = false;  ///< the environment or a file of NCCL has it; it stays
-  std::string conflict;  ///< what is wrong with the user's value; empty: nothing
+  std::string value;       ///< the user's where there is one, else the recommended one
+  std::string reason{};    ///< one sentence
+  bool by_user = false;    ///< the environment or a file of NCCL has it; it stays
+  std::string conflict{};  ///< what is wrong with the user's value; empty: nothing
 };
 
 /// "NAME=value", and with a value that begins with '=', as NCCL's lists of exact names do, NAME="=eth0": not a typing

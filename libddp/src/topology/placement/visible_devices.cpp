@@ -266,12 +266,8 @@ std::vector<VisibleVariable> visible_variables(const Topology& topology, Vendor 
   std::vector<VisibleVariable> variables;
   std::vector<int> numbered = visible_gpus(topology, vendor);
   for (const auto& [name, runtime] : variables_in_effect(vendor, environment)) {
-    VisibleVariable variable{.name = name,
-                             .value = environment.raw(name).value(),
-                             .entries = {},
-                             .wrong_entry = {},
-                             .repeats = false,
-                             .undecidable = false};
+    VisibleVariable variable{
+        .name = name, .value = environment.raw(name).value(), .repeats = false, .undecidable = false};
     ListReader{topology, numbered, variable}.read(runtime);
     if (!variable.undecidable) {
       numbered.clear();

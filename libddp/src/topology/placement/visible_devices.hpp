@@ -28,10 +28,10 @@ struct VisibleEntry {
 struct VisibleVariable {
   std::string name;
   std::string value;
-  std::vector<VisibleEntry> entries;  ///< in the order in which the runtime then numbers its devices
-  std::string wrong_entry;            ///< the one at which the runtime stops; empty if all name a device
-  bool repeats = false;               ///< wrong_entry is there twice, for which CUDA shows no device at all
-  bool undecidable = false;           ///< it names UUIDs, and the GPUs' are unknown
+  std::vector<VisibleEntry> entries{};  ///< in the order in which the runtime then numbers its devices
+  std::string wrong_entry{};            ///< the one at which the runtime stops; empty if all name a device
+  bool repeats = false;                 ///< wrong_entry is there twice, for which CUDA shows no device at all
+  bool undecidable = false;             ///< it names UUIDs, and the GPUs' are unknown
 };
 
 /// Indices of the GPUs of a vendor that this process may use, by PCI address: what a runtime numbers 0, 1, ... while no

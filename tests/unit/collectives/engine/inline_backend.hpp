@@ -94,13 +94,8 @@ class InlineBackend final : public Backend {
 
 /// This rank is 0; the others have no address.
 inline collectives::GroupMembers members_of(int size) {
-  collectives::GroupMembers members{.name = "test",
-                                    .rank = 0,
-                                    .global_ranks = {},
-                                    .endpoints = {},
-                                    .nodes = {},
-                                    .channel = nullptr,
-                                    .peer_timeout = std::chrono::seconds(30)};
+  collectives::GroupMembers members{
+      .name = "test", .rank = 0, .channel = nullptr, .peer_timeout = std::chrono::seconds(30)};
   for (int rank = 0; rank < size; ++rank) members.global_ranks.push_back(rank);
   members.endpoints.resize(static_cast<std::size_t>(size));
   return members;

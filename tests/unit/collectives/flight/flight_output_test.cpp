@@ -50,12 +50,7 @@ class FlightOutput : public ::testing::Test {
                                  .timeout = std::chrono::milliseconds(1000)});
   }
   static Error failure(const std::string& cause) {
-    return Error{{.code = ErrorCode::peer_lost,
-                  .attempted = "all_reduce #1",
-                  .cause = cause,
-                  .native = {},
-                  .ranks = {4},
-                  .hint = {}}};
+    return Error{{.code = ErrorCode::peer_lost, .attempted = "all_reduce #1", .cause = cause, .ranks = {4}}};
   }
   std::string file() const { return folder_ / "ddp.rank3.json"; }
   json content() const { return json::parse(std::ifstream(file())); }

@@ -253,7 +253,7 @@ class BoardRequest final : public Request {
     std::set<int> gone = board.dead_;
     if (board.options_.tells_of_aborts) gone.insert(board.aborted_.begin(), board.aborted_.end());
     if (!gone.empty()) {
-      failure_ = {.ranks = {gone.begin(), gone.end()}, .cause = "gone", .native = {}};
+      failure_ = {.ranks = {gone.begin(), gone.end()}, .cause = "gone"};
       return Outcome::peers_failed;
     }
     if (!deadline_.expired()) return Outcome::running;

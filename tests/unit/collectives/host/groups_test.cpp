@@ -49,7 +49,6 @@ ProcessGroup connected(const std::string& name, int rank, std::unique_ptr<Backen
                        .rank = rank,
                        .global_ranks = {0, 1, 2},
                        .endpoints = std::vector<world::PeerEndpoint>(kGroupRanks),
-                       .nodes = {},
                        .channel = nullptr,
                        .peer_timeout = std::chrono::seconds(30)};
   std::vector<GroupBackend> backends;

@@ -45,7 +45,7 @@ TEST(RankAddress, RefusesWhatIsNone) {
   EXPECT_THROW(RankAddress::parse(bytes), Error);
   bytes.resize(bytes.size() / 2);
   EXPECT_THROW(RankAddress::parse(bytes), Error);
-  EXPECT_THROW(find_domains({{.domain = "", .memory_left = 0, .shared_memory = Bytes(5), .tcp = {}}}, {0}), Error);
+  EXPECT_THROW(find_domains({{.domain = "", .memory_left = 0, .shared_memory = Bytes(5)}}, {0}), Error);
 }
 
 TEST(Domains, AreTheRanksOfAHost) {

@@ -15,7 +15,7 @@ TEST(RealNccl, HasTheFunctionsOfItsVersion) {
   if (::ddp::test::kSanitized) GTEST_SKIP() << "NCCL is not instrumented";
   const char* file = std::getenv("DDP_TEST_NCCL");
   if (file == nullptr) GTEST_SKIP() << "DDP_TEST_NCCL names no libnccl.so.2";
-  const NcclLibrary nccl{{.loaded = {}, .program = "", .environment = base::Environment{{{"DDP_NCCL_LIBRARY", file}}}}};
+  const NcclLibrary nccl{{.program = "", .environment = base::Environment{{{"DDP_NCCL_LIBRARY", file}}}}};
   SCOPED_TRACE(version_text(nccl.version()));
   each_function([&](auto member, const char* name, int since) {
     EXPECT_EQ(nccl.functions().*member == nullptr, since > nccl.version()) << name;

@@ -56,7 +56,7 @@ TEST(TcpFailureNotice, IsReadAsItWasWritten) {
 }
 
 TEST(TcpFailureNotice, IsBoundedWhateverItSays) {
-  FailureNotice notice{.outcome = Outcome::peers_failed, .ranks = {}, .cause = std::string(100'000, 'x')};
+  FailureNotice notice{.outcome = Outcome::peers_failed, .cause = std::string(100'000, 'x')};
   for (int rank = 0; rank < 100'000; ++rank) notice.ranks.push_back(rank);
   const Bytes bytes = encode(notice);
   EXPECT_LE(bytes.size(), kMostNoticeBytes);

@@ -77,8 +77,8 @@ TEST_F(TcpHandshake, ABadRecordNamesItsRank) {
     EXPECT_EQ(error.code(), ErrorCode::protocol);
     EXPECT_EQ(error.ranks(), std::vector<int>{1});
   }
-  EXPECT_THROW(decode_rank_record(encode(RankRecord{.address = "::1", .port = 0, .secret = {}})), Error);
-  EXPECT_THROW(decode_rank_record(encode(RankRecord{.address = std::string(65, '1'), .port = 1, .secret = {}})), Error);
+  EXPECT_THROW(decode_rank_record(encode(RankRecord{.address = "::1", .port = 0})), Error);
+  EXPECT_THROW(decode_rank_record(encode(RankRecord{.address = std::string(65, '1'), .port = 1})), Error);
 }
 
 }  // namespace

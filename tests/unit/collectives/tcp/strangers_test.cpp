@@ -75,7 +75,7 @@ class TcpStrangers : public ::testing::Test {
 
 TEST_F(TcpStrangers, ScanHoldAndTalkBeforeDuringAndAfterConnect) {
   const Bytes garbage(5000, std::byte{'G'});
-  const HelloBytes hello = encode(Hello{.from = 0, .to = 1, .nonce = {}});
+  const HelloBytes hello = encode(Hello{.from = 0, .to = 1});
   const auto visit = [&](int rank, std::vector<base::UniqueFd>& held) {
     stranger(rank);  // connects and leaves
     held.push_back(stranger(rank));
@@ -162,7 +162,7 @@ TEST_F(TcpStrangers, LearnNothingFromChallenges) {
   std::vector<Bytes> challenges;
   for (int i = 0; i < 2; ++i) {
     const base::UniqueFd fd = base::connect_tcp("127.0.0.1", admission.port(), soon());
-    base::send_all(fd.get(), encode(Hello{.from = 0, .to = 1, .nonce = {}}), soon(), "asking");
+    base::send_all(fd.get(), encode(Hello{.from = 0, .to = 1}), soon(), "asking");
     Bytes challenge(kChallengeBytes);
     while (!base::wait_for(fd.get(), 1 /*POLLIN*/, Deadline::after(std::chrono::milliseconds(1)))) {
       EXPECT_TRUE(admission.advance().empty());

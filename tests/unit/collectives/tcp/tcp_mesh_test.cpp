@@ -158,7 +158,7 @@ TEST(TcpMesh, AConnectionThatTheOtherHostForgotIsMadeAgain) {
   config.size = 2;
   config.interface_address = "127.0.0.1";
   const auto backend = make_backend(config);
-  RankRecord record{.address = "127.0.0.1", .port = base::local_port(other.get()), .secret = {}};
+  RankRecord record{.address = "127.0.0.1", .port = base::local_port(other.get())};
   backend->connect({backend->address(), encode(record)}, soon());
   std::vector<float> values{1};
   const Operation send = message(OperationKind::send, 1, 1, values);

@@ -57,7 +57,7 @@ RankFacts rank_after(int rank, int world, std::uint64_t called, char state, cons
 }
 
 JobObservation job_of(std::vector<RankFacts> ranks) {
-  return join_hosts({{.host = "n1", .ranks = std::move(ranks), .notes = {}}}, true);
+  return join_hosts({{.host = "n1", .ranks = std::move(ranks)}}, true);
 }
 
 RankFacts plain(int rank, int world, char state, const std::string& call, double cores = 0, bool steady = true) {
@@ -309,9 +309,8 @@ TEST(HangJudge, WhereAllComputeNcclSaysWhoIsBehind) {
   }
   const NcclTrouble trouble{.text = "communicator 0xabc of 3 ranks: ranks have called different operations",
                             .behind = {101}};
-  const JobObservation job = join_hosts({{.host = "n1", .ranks = ranks, .notes = {}, .nccl = {trouble}},
-                                         {.host = "n2", .ranks = {}, .notes = {}, .nccl = {trouble}}},
-                                        true);
+  const JobObservation job =
+      join_hosts({{.host = "n1", .ranks = ranks, .nccl = {trouble}}, {.host = "n2", .nccl = {trouble}}}, true);
   EXPECT_EQ(job.nccl.size(), 1U) << "both hosts were told the same";
   const HangVerdict verdict = judge_hang(job, 5);
   EXPECT_EQ(verdict.answer, HangAnswer::hangs);

@@ -185,7 +185,7 @@ TEST(NcclRas, NothingIsSaidWhereThereIsNoCommunicator) {
   std::filesystem::create_directories(proc + "/7");
   std::ofstream{proc + "/7/maps"} << "7f00-7f01 r-xp 0 00:00 0 /usr/lib/libnccl.so.2\n";
   std::ofstream{proc + "/7/environ"} << "NCCL_RAS_ADDR=127.0.0.1:1";
-  HostFacts facts{.host = "n0", .ranks = {RankFacts{}}, .notes = {}};
+  HostFacts facts{.host = "n0", .ranks = {RankFacts{}}};
   facts.ranks[0].pid = 7;
   facts.ranks[0].state = 'S';
   ask_nccl(proc, facts, Deadline::after(30s));

@@ -65,23 +65,22 @@ std::string refusal(const StatusTarget& target, uid_t user = 1000) {
 }
 
 TEST(ProcessTable, FindsTheJobOfAProcess) {
-  for (const pid_t pid : {10, 11, 12, 20, 21, 30})
-    EXPECT_THAT(pids({.pid = pid, .slurm_job = {}}), ElementsAre(20, 30)) << pid;
-  EXPECT_THAT(pids({.pid = 41, .slurm_job = {}}), ElementsAre(40, 41));
-  EXPECT_THAT(pids({.pid = 51, .slurm_job = {}}), ElementsAre(50, 51));
-  EXPECT_THAT(pids({.pid = 70, .slurm_job = {}}), ElementsAre(70));
-  EXPECT_THAT(pids({.pid = {}, .slurm_job = "17"}), ElementsAre(50, 51));
-  EXPECT_THAT(pids({.pid = {}, .slurm_job = "17.0"}), ElementsAre(50, 51));
-  EXPECT_TRUE(pids({.pid = {}, .slurm_job = "18"}).empty());
-  EXPECT_THAT(pids({.pid = {}, .slurm_job = {}}, 1001), ElementsAre(60));
-  EXPECT_THAT(pids({.pid = 60, .slurm_job = {}}, 0), ElementsAre(60)) << "root sees all";
+  for (const pid_t pid : {10, 11, 12, 20, 21, 30}) EXPECT_THAT(pids({.pid = pid}), ElementsAre(20, 30)) << pid;
+  EXPECT_THAT(pids({.pid = 41}), ElementsAre(40, 41));
+  EXPECT_THAT(pids({.pid = 51}), ElementsAre(50, 51));
+  EXPECT_THAT(pids({.pid = 70}), ElementsAre(70));
+  EXPECT_THAT(pids({.slurm_job = "17"}), ElementsAre(50, 51));
+  EXPECT_THAT(pids({.slurm_job = "17.0"}), ElementsAre(50, 51));
+  EXPECT_TRUE(pids({.slurm_job = "18"}).empty());
+  EXPECT_THAT(pids({.slurm_job = {}}, 1001), ElementsAre(60));
+  EXPECT_THAT(pids({.pid = 60}, 0), ElementsAre(60)) << "root sees all";
 }
 
 TEST(ProcessTable, SaysWhatItCannotTell) {
-  EXPECT_THAT(refusal({.pid = 99, .slurm_job = {}}), HasSubstr("there is no process 99"));
-  EXPECT_THAT(refusal({.pid = 60, .slurm_job = {}}), HasSubstr("process 60 belongs to"));
-  EXPECT_THAT(refusal({.pid = {}, .slurm_job = {}}), HasSubstr("there are 3 jobs"));
-  EXPECT_THAT(refusal({.pid = {}, .slurm_job = {}}, 5), HasSubstr("no ranks"));
+  EXPECT_THAT(refusal({.pid = 99}), HasSubstr("there is no process 99"));
+  EXPECT_THAT(refusal({.pid = 60}), HasSubstr("process 60 belongs to"));
+  EXPECT_THAT(refusal({.slurm_job = {}}), HasSubstr("there are 3 jobs"));
+  EXPECT_THAT(refusal({.slurm_job = {}}, 5), HasSubstr("no ranks"));
   EXPECT_FALSE(RankIdentity::of({{"SLURM_JOB_ID", "1"}, {"SLURM_STEP_ID", "4294967291"}, {"SLURM_PROCID", "0"}}))
       << "a batch script";
 }

@@ -141,7 +141,7 @@ RankFacts torch_rank(int rank, std::uint64_t called, bool inside, const std::str
 }
 
 HangVerdict verdict_of(std::vector<RankFacts> ranks) {
-  return judge_hang(join_hosts({{.host = "n1", .ranks = std::move(ranks), .notes = {}}}, true), 5);
+  return judge_hang(join_hosts({{.host = "n1", .ranks = std::move(ranks)}}, true), 5);
 }
 
 TEST(TorchTrace, TellsWhoIsMissing) {

@@ -142,7 +142,7 @@ TEST(RankMetrics, AreThoseOfItsFlightRecorder) {
   view.phase = flight::FlightPhase::wired_up;
   view.recorded = 40;
   for (int i = 0; i < 20; ++i) {
-    view.groups.push_back({.name = "g" + std::to_string(i), .backend = {}, .members = {}, .last_queued = 7});
+    view.groups.push_back({.name = "g" + std::to_string(i), .last_queued = 7});
   }
   view.last = {.group = "g0", .operation = "all_reduce", .sequence = 7, .age_s = 1.5};
   view.unfinished = {{.group = "g0", .operation = "all_reduce", .age_s = 9},

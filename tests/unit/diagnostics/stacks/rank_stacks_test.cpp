@@ -17,7 +17,7 @@ TEST(RankStacks, EqualOnesAreJoined) {
   stacks.add({.ranks = {2, 3}, .tool = "gdb", .text = "a"}, 100);
   stacks.add({.ranks = {0, 1, 7}, .tool = "gdb", .text = "a"}, 100);
   stacks.add({.ranks = {6}, .tool = "proc", .text = "a"}, 100);
-  stacks.add({.ranks = {}, .tool = "gdb", .text = "c"}, 100);
+  stacks.add({.tool = "gdb", .text = "c"}, 100);
   EXPECT_THAT(stacks.groups, ElementsAre(StackGroup{.ranks = {0, 1, 2, 3, 7}, .tool = "gdb", .text = "a"},
                                          StackGroup{.ranks = {4}, .tool = "gdb", .text = "b"},
                                          StackGroup{.ranks = {6}, .tool = "proc", .text = "a"}));

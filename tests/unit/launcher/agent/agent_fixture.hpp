@@ -40,7 +40,6 @@ inline control::PrepareAttempt plan(int epoch = kEpoch) {
           .serve_store = false,
           .run_id = "run",
           .name_space = "space",
-          .log_suffix = {},
           .console_window_bytes = 1,
           .nodes = {{.host = "n1", .nproc = kRanks, .role = "default", .addresses = {"127.0.0.1"}}}};
 }
@@ -69,7 +68,7 @@ class AgentFixture : public ::testing::Test {
     control::ConnectionPair pair = control::make_pair();
     coordinator_.emplace(std::move(pair.first), "the agent");
     agent_ = std::make_unique<Agent>(
-        job_, control::Hello{.version = "1", .run_id = "run", .host = "n1", .addresses = {}, .role = {}, .program = {}},
+        job_, control::Hello{.version = "1", .run_id = "run", .host = "n1"},
         control::Connection{std::move(pair.second), "the coordinator at n0"}, loop_,
         [this](const NodeJob&, const control::PrepareAttempt& received) { return start_fake(received); }, limits_);
     turn();

@@ -113,7 +113,7 @@ TEST_F(AgentLosesCoordinator, ThenItsAttemptProcess) {
 
 TEST_F(AgentLosesCoordinator, AtOnceWithItsLastOrder) {
   start();
-  coordinator_->send(control::Finish{.exit_status = 4, .message = {}});
+  coordinator_->send(control::Finish{.exit_status = 4});
   lose_coordinator();
   EXPECT_TRUE(agent_->finished());
   EXPECT_EQ(agent_->exit_status(), 4);

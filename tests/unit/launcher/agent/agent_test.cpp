@@ -52,40 +52,39 @@ struct Row {
 
 /// All messages, also those that nobody sends in this direction: their receivers ignore them.
 std::vector<Row> rows() {
-  return {
-      {control::Hello{.host = "n1"}, Taker::attempt},
-      {control::AttemptPrepared{.epoch = kEpoch, .store_port = 7}, Taker::attempt},
-      {control::RanksStarted{.epoch = kEpoch, .pids = {1, 2}}, Taker::attempt},
-      {control::AttemptFailed{.epoch = kEpoch, .message = "no", .exit_status = 2}, Taker::attempt},
-      {rank_ended(1), Taker::attempt},
-      {control::RankAborted{.epoch = kEpoch, .local_rank = 1, .call = {.status = 3, .message = "abort"}},
-       Taker::attempt},
-      {control::RankStopped{.epoch = kEpoch, .local_rank = 1, .signal = SIGSTOP}, Taker::attempt},
-      {cleaned(), Taker::attempt},
-      {control::SignalReceived{.signal = SIGTERM, .by_slurm = false}, Taker::attempt},
-      {plan(kEpoch + 1), Taker::agent},
-      {control::StartAttempt{.epoch = kEpoch, .store_addresses = {"127.0.0.1"}, .store_port = 7}, Taker::attempt},
-      {signal_ranks(SIGTERM, true), Taker::attempt},
-      {control::EndAttempt{.epoch = kEpoch, .drain_ms = 5}, Taker::attempt},
-      {control::Finish{}, Taker::agent},
-      {control::Fence{.epoch = kEpoch, .ranks = {0, 1}, .data = {std::byte{1}}, .status = 0}, Taker::attempt},
-      {control::ModexRequest{.epoch = kEpoch, .id = 5, .from_node = 1, .rank = 0}, Taker::attempt},
-      {control::ModexReply{.epoch = kEpoch, .id = 6, .to_node = 0, .status = -1, .data = {std::byte{2}}},
-       Taker::attempt},
-      {control::CollectStacks{.epoch = kEpoch, .limit_ms = 1}, Taker::attempt},
-      {control::StacksCollected{.epoch = kEpoch, .groups = {{.ranks = {0}, .tool = "gdb", .text = "x"}}, .notes = {}},
-       Taker::attempt},
-      {control::ConsoleOutput{
-           .epoch = kEpoch, .error = false, .pieces = {{.writer = control::kWholeLines, .text = "line\n"}}},
-       Taker::attempt},
-      {control::ConsoleTaken{.epoch = kEpoch, .error = false, .messages = 1}, Taker::console},
-      {control::RanksStill{.epoch = kEpoch, .still = true}, Taker::attempt},
-      {control::ObserveRanks{.epoch = kEpoch, .limit_ms = 1}, Taker::attempt},
-      {control::RanksObserved{.epoch = kEpoch, .facts = {std::byte{9}}}, Taker::attempt},
-      {control::Resting{.rests = true}, Taker::agent},
-      {control::Progress{.epoch = kEpoch, .ranks = {}}, Taker::attempt},
-      {control::Input{.data = {std::byte{1}}, .end = false}, Taker::agent},
-      {control::InputTaken{.bytes = 1}, Taker::attempt}};
+  return {{control::Hello{.host = "n1"}, Taker::attempt},
+          {control::AttemptPrepared{.epoch = kEpoch, .store_port = 7}, Taker::attempt},
+          {control::RanksStarted{.epoch = kEpoch, .pids = {1, 2}}, Taker::attempt},
+          {control::AttemptFailed{.epoch = kEpoch, .message = "no", .exit_status = 2}, Taker::attempt},
+          {rank_ended(1), Taker::attempt},
+          {control::RankAborted{.epoch = kEpoch, .local_rank = 1, .call = {.status = 3, .message = "abort"}},
+           Taker::attempt},
+          {control::RankStopped{.epoch = kEpoch, .local_rank = 1, .signal = SIGSTOP}, Taker::attempt},
+          {cleaned(), Taker::attempt},
+          {control::SignalReceived{.signal = SIGTERM, .by_slurm = false}, Taker::attempt},
+          {plan(kEpoch + 1), Taker::agent},
+          {control::StartAttempt{.epoch = kEpoch, .store_addresses = {"127.0.0.1"}, .store_port = 7}, Taker::attempt},
+          {signal_ranks(SIGTERM, true), Taker::attempt},
+          {control::EndAttempt{.epoch = kEpoch, .drain_ms = 5}, Taker::attempt},
+          {control::Finish{}, Taker::agent},
+          {control::Fence{.epoch = kEpoch, .ranks = {0, 1}, .data = {std::byte{1}}, .status = 0}, Taker::attempt},
+          {control::ModexRequest{.epoch = kEpoch, .id = 5, .from_node = 1, .rank = 0}, Taker::attempt},
+          {control::ModexReply{.epoch = kEpoch, .id = 6, .to_node = 0, .status = -1, .data = {std::byte{2}}},
+           Taker::attempt},
+          {control::CollectStacks{.epoch = kEpoch, .limit_ms = 1}, Taker::attempt},
+          {control::StacksCollected{.epoch = kEpoch, .groups = {{.ranks = {0}, .tool = "gdb", .text = "x"}}},
+           Taker::attempt},
+          {control::ConsoleOutput{
+               .epoch = kEpoch, .error = false, .pieces = {{.writer = control::kWholeLines, .text = "line\n"}}},
+           Taker::attempt},
+          {control::ConsoleTaken{.epoch = kEpoch, .error = false, .messages = 1}, Taker::console},
+          {control::RanksStill{.epoch = kEpoch, .still = true}, Taker::attempt},
+          {control::ObserveRanks{.epoch = kEpoch, .limit_ms = 1}, Taker::attempt},
+          {control::RanksObserved{.epoch = kEpoch, .facts = {std::byte{9}}}, Taker::attempt},
+          {control::Resting{.rests = true}, Taker::agent},
+          {control::Progress{.epoch = kEpoch}, Taker::attempt},
+          {control::Input{.data = {std::byte{1}}, .end = false}, Taker::agent},
+          {control::InputTaken{.bytes = 1}, Taker::attempt}};
 }
 
 TEST(AgentMessages, AllAreInTheTable) {
@@ -235,7 +234,7 @@ TEST_F(AgentTest, AnAttemptProcessThatCannotBeStartedIsAFailure) {
   control::ConnectionPair pair = control::make_pair();
   coordinator_.emplace(std::move(pair.first), "the agent");
   agent_ = std::make_unique<Agent>(
-      job_, control::Hello{.version = "1", .run_id = "run", .host = "n1", .addresses = {}, .role = {}, .program = {}},
+      job_, control::Hello{.version = "1", .run_id = "run", .host = "n1"},
       control::Connection{std::move(pair.second), "the coordinator"}, loop_,
       [](const NodeJob&, const control::PrepareAttempt&) -> AttemptProcess { throw std::runtime_error("no process"); });
   order(plan());
@@ -257,7 +256,7 @@ TEST_F(AgentTest, ARefusalIsToldWhenAnAttemptIsWanted) {
 TEST_F(AgentTest, WhereANodeHasNoRanksNothingIsPrepared) {
   start();
   control::PrepareAttempt with_empty_node = plan();
-  with_empty_node.nodes.push_back({.host = "n2", .nproc = 0, .role = {}, .addresses = {}});
+  with_empty_node.nodes.push_back({.host = "n2", .nproc = 0});
   order(with_empty_node);
   EXPECT_EQ(started_, 0);
   EXPECT_EQ(from_agent(), Messages{(control::AttemptPrepared{.epoch = kEpoch, .store_port = 0})});

@@ -6,9 +6,7 @@
 namespace ddp::launcher {
 namespace {
 
-control::NodeLayout node(int nproc, const std::string& role) {
-  return {.host = "n", .nproc = nproc, .role = role, .addresses = {}};
-}
+control::NodeLayout node(int nproc, const std::string& role) { return {.host = "n", .nproc = nproc, .role = role}; }
 
 TEST(JobLayoutTest, RanksAreConsecutiveOnUnequalNodes) {
   const std::vector<control::NodeLayout> nodes{node(1, "w"), node(2, "w"), node(3, "w")};

@@ -35,9 +35,7 @@ class NodeMetricsTest : public ::testing::Test {
             .nodes = {node, node}};
   }
   static control::RankEnded ended(int local, int code, bool by_signal) {
-    return {.epoch = 0,
-            .local_rank = local,
-            .end = {.code = code, .by_signal = by_signal, .core_dumped = false, .time = {}}};
+    return {.epoch = 0, .local_rank = local, .end = {.code = code, .by_signal = by_signal, .core_dumped = false}};
   }
 
   static inline std::int64_t progress_ms_ = 0;

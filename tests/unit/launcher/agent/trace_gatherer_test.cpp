@@ -26,9 +26,7 @@ using namespace std::chrono_literals;
 using testing::IsEmpty;
 
 control::RankEnded ended(int local_rank) { return {.epoch = 1, .local_rank = local_rank}; }
-RankTraces tail(std::string text) {
-  return {.error_file = {}, .error_content = {}, .stderr_tail = std::move(text), .oom = {}};
-}
+RankTraces tail(std::string text) { return {.stderr_tail = std::move(text)}; }
 
 std::vector<TraceGatherer::Gathered> wait_for(TraceGatherer& gatherer, std::size_t count) {
   std::vector<TraceGatherer::Gathered> all;

@@ -79,17 +79,13 @@ TEST(Connect, WhatThisSideCannotProveIsSaidWithItsHint) {
   StrangeServer server{[](int fd) {
     receive_greeting(fd);
     send_raw(fd, encode(fresh_greeting()));
-    send_raw(fd, encode(Announcement{.method = ProofMethod::munge, .salt = {}}));
+    send_raw(fd, encode(Announcement{.method = ProofMethod::munge}));
     EXPECT_TRUE(receive_to_end(fd).empty());
   }};
   const Provers none = [](const Announcement& announcement) -> std::shared_ptr<Prover> {
     EXPECT_EQ(announcement.method, ProofMethod::munge);
-    throw Error{{.code = ErrorCode::conflict,
-                 .attempted = "x",
-                 .cause = "n2 has no munge",
-                 .native = {},
-                 .ranks = {},
-                 .hint = "start munged on n2"}};
+    throw Error{
+        {.code = ErrorCode::conflict, .attempted = "x", .cause = "n2 has no munge", .hint = "start munged on n2"}};
   };
   try {
     connect({"127.0.0.1"}, server.port(), none, soon());

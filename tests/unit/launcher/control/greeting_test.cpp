@@ -34,7 +34,7 @@ TEST(Greeting, EveryWrongByteOfTheBeginningIsNoticedAtOnce) {
 TEST(Announcement, ComesBackAsItWas) {
   for (const auto method :
        {ProofMethod::job_secret, ProofMethod::phrase, ProofMethod::munge, ProofMethod::key_file, ProofMethod::none}) {
-    Announcement announcement{.method = method, .salt = {}};
+    Announcement announcement{.method = method};
     announcement.salt.back() = 7;
     EXPECT_EQ(parse_announcement(encode(announcement)), announcement);
   }
@@ -48,13 +48,13 @@ TEST(Announcement, ComesBackAsItWas) {
 TEST(Statement, CoversTheSideAndAllThatWasSent) {
   const Greeting a = some_greeting();
   const Greeting b = some_greeting();
-  const Announcement announcement{.method = ProofMethod::munge, .salt = {}};
+  const Announcement announcement{.method = ProofMethod::munge};
   const Statement statement = make_statement(HandshakeSide::connecting, a, b, announcement);
   EXPECT_EQ(make_statement(HandshakeSide::connecting, a, b, announcement), statement);
   EXPECT_NE(make_statement(HandshakeSide::accepting, a, b, announcement), statement);
   EXPECT_NE(make_statement(HandshakeSide::connecting, b, a, announcement), statement);
   EXPECT_NE(make_statement(HandshakeSide::connecting, a, some_greeting(), announcement), statement);
-  EXPECT_NE(make_statement(HandshakeSide::connecting, a, b, {.method = ProofMethod::none, .salt = {}}), statement);
+  EXPECT_NE(make_statement(HandshakeSide::connecting, a, b, {.method = ProofMethod::none}), statement);
   EXPECT_NE(make_statement(HandshakeSide::connecting, a, b, {.method = ProofMethod::munge, .salt = {1}}), statement);
   Greeting newer = a;
   ++newer.version;

@@ -106,7 +106,7 @@ inline Error failure_of(const std::vector<std::string>& addresses, std::uint16_t
     return error;
   }
   ADD_FAILURE() << "it got in";
-  return Error{{.code = ErrorCode::system, .attempted = {}, .cause = {}, .native = {}, .ranks = {}, .hint = {}}};
+  return Error{{.code = ErrorCode::system}};
 }
 
 inline base::UniqueFd raw(std::uint16_t port) { return base::connect_tcp("127.0.0.1", port, soon()); }
@@ -152,7 +152,7 @@ inline Greeting greeting_of(const EphemeralKey& key) { return {.version = kProto
 inline Greeting fresh_greeting() { return greeting_of(EphemeralKey{}); }
 
 /// An announcement of the job's secret.
-inline constexpr Announcement kBySecret{.method = ProofMethod::job_secret, .salt = {}};
+inline constexpr Announcement kBySecret{.method = ProofMethod::job_secret};
 
 inline Bytes prove(const Secret& secret, HandshakeSide side, const Greeting& connecting, const Greeting& accepting) {
   return job_secret_prover(secret)->prove(make_statement(side, connecting, accepting, kBySecret));

@@ -19,7 +19,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-control::Message message(int code) { return control::Finish{.exit_status = code, .message = {}}; }
+control::Message message(int code) { return control::Finish{.exit_status = code}; }
 control::Message large() {
   return control::Finish{.exit_status = 0, .message = std::string(std::size_t{4} << 20U, 'x')};
 }

@@ -58,8 +58,7 @@ TEST(ControlMessages, NumbersOutOfRangeAreRefusedAndNamed) {
   refused(AttemptPrepared{.epoch = -1}, "AttemptPrepared: 'epoch' is -1, which is not between 0 and");
   refused(AttemptPrepared{.store_port = 65536}, "AttemptPrepared: 'store_port' is 65536");
   refused(Hello{.interfaces = {{}, {.prefix_length = 129}}}, "Interface: 'prefix_length' is 129");
-  refused(RankEnded{.end = {.code = 256, .by_signal = false, .core_dumped = false, .time = {}}},
-          "RankEnd: 'code' is 256");
+  refused(RankEnded{.end = {.code = 256, .by_signal = false, .core_dumped = false}}, "RankEnd: 'code' is 256");
   refused(Fence{.ranks = {1, -1}}, "Fence: 'ranks' is -1");
 }
 

@@ -162,7 +162,7 @@ TEST_F(MungeTest, WhatIsNotAskedForAnyMoreIsNotChecked) {
   ProofThread thread{std::make_shared<MungeProver>(Munge{daemon_->socket()})};
   daemon_->stop();
   for (std::uint64_t number = 0; number < 3; ++number)
-    thread.ask({.number = number, .proof = Bytes(200, std::byte{'x'}), .theirs = {}, .ours = {}});
+    thread.ask({.number = number, .proof = Bytes(200, std::byte{'x'})});
   thread.forget(1);
   daemon_->go_on();
   std::vector<std::uint64_t> checked;

@@ -12,9 +12,7 @@ namespace {
 TEST(PendingConnections, TheOldestOfTheMostNumerousSourceGoes) {
   PendingConnections pending;
   std::uint64_t number = 0;
-  const auto add = [&](std::uint8_t from) {
-    return pending.add({.socket = {}, .peer = {}, .source = {{from}}, .since = {}, .number = number++});
-  };
+  const auto add = [&](std::uint8_t from) { return pending.add({.source = {{from}}, .number = number++}); };
   add(1);
   add(2);
   const auto crowding = add(3);

@@ -39,7 +39,7 @@ TEST_F(AgentLinksTest, DroppedAgentsThatReadNothingAreWaitedForTogetherAndNotInT
   }
   const auto began = Deadline::Clock::now();
   for (const int number : numbers) {
-    links_.send(number, control::Finish{.exit_status = 1, .message = {}});
+    links_.send(number, control::Finish{.exit_status = 1});
     links_.drop(number);
   }
   EXPECT_LT(Deadline::Clock::now() - began, 10s) << "200 ms for each would be 12 s";

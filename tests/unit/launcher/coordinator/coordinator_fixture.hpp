@@ -54,9 +54,7 @@ inline control::Hello hello(const std::string& host) {
 }
 
 inline control::RankEnded rank_ended(int local_rank, int code, int epoch = 0) {
-  return {.epoch = epoch,
-          .local_rank = local_rank,
-          .end = {.code = code, .by_signal = false, .core_dumped = false, .time = {}}};
+  return {.epoch = epoch, .local_rank = local_rank, .end = {.code = code, .by_signal = false, .core_dumped = false}};
 }
 
 /// Nodes a and b of two ranks each, whose agents have links 0 and 1.
@@ -180,7 +178,6 @@ class CoordinatorJob {
         .detail = [](const std::string&) {},
         .note = [this](const std::string& text) { notes.push_back(text); },
         .joined = [](int, int) {},
-        .before_attempt = {},
         .started = [this](int started, int size,
                           int nodes) { starts.push_back(fmt::format("{} of {} on {}", started, size, nodes)); },
         .described = [this](const std::string& text) { descriptions.push_back(text); },

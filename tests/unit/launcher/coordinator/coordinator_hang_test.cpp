@@ -53,7 +53,7 @@ class CoordinatorHang : public testing::Test, protected CoordinatorJob {
   }
   void still(int link, bool still = true) { say(link, control::RanksStill{.epoch = 0, .still = still}); }
   void observed(int link, std::vector<diagnostics::RankFacts> ranks) {
-    const diagnostics::HostFacts facts{.host = link == 0 ? "a" : "b", .ranks = std::move(ranks), .notes = {}};
+    const diagnostics::HostFacts facts{.host = link == 0 ? "a" : "b", .ranks = std::move(ranks)};
     say(link, control::RanksObserved{.epoch = 0, .facts = diagnostics::encode(facts)});
   }
   /// All are still and have answered; rank 3 is missing, if anybody.
@@ -137,7 +137,7 @@ TEST(HangInquiry, AStandstillThatIsOverOnceAllHaveAnsweredIsNotLookedAtAgain) {
   hang.note(0, true, now);
   hang.ask({0}, Deadline{now + 12s});
   hang.note(0, false, now);
-  diagnostics::HostFacts facts{.host = "a", .ranks = {}, .notes = {}};
+  diagnostics::HostFacts facts{.host = "a"};
   for (int rank = 0; rank < 4; ++rank) {
     facts.ranks.push_back(facts_of(rank, true));
     facts.ranks.back().cores = rank % 2 == 0 ? 1 : 0;
@@ -201,7 +201,7 @@ TEST_F(CoordinatorHang, WhatATimeoutEndsIsLookedAtBefore) {
   EXPECT_THAT(heard_texts(0), ElementsAre("CollectStacks"));
   observed(0, {facts_of(0, true), facts_of(1, false)});
   observed(1, {facts_of(2, false), facts_of(3, false)});
-  for (const int link : {0, 1}) say(link, control::StacksCollected{.epoch = 0, .groups = {}, .notes = {}});
+  for (const int link : {0, 1}) say(link, control::StacksCollected{.epoch = 0});
   const JobOutcome& outcome = end_job();
   ASSERT_TRUE(outcome.hang);
   EXPECT_EQ(outcome.hang->when, "before the ranks were ended");

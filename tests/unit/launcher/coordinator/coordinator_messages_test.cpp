@@ -45,15 +45,15 @@ std::vector<control::Message> messages(int epoch) {
           control::Finish{},
           control::Fence{.epoch = epoch, .ranks = {0}, .data = {std::byte{1}}, .status = 0},
           control::ModexRequest{.epoch = epoch, .id = 5, .from_node = -1, .rank = 2},
-          control::ModexReply{.epoch = epoch, .id = 6, .to_node = 1, .status = 0, .data = {}},
+          control::ModexReply{.epoch = epoch, .id = 6, .to_node = 1, .status = 0},
           control::CollectStacks{.epoch = epoch, .limit_ms = 1},
-          control::StacksCollected{.epoch = epoch, .groups = {{.ranks = {0}, .tool = "gdb", .text = "x"}}, .notes = {}},
-          control::ConsoleOutput{.epoch = epoch, .error = false, .pieces = {}},
+          control::StacksCollected{.epoch = epoch, .groups = {{.ranks = {0}, .tool = "gdb", .text = "x"}}},
+          control::ConsoleOutput{.epoch = epoch, .error = false},
           control::ConsoleTaken{.epoch = epoch, .error = false, .messages = 1},
           control::RanksStill{.epoch = epoch, .still = true},
           control::ObserveRanks{.epoch = epoch, .limit_ms = 1},
           control::RanksObserved{.epoch = epoch, .facts = {std::byte{9}}},
-          control::Progress{.epoch = epoch, .ranks = {}},
+          control::Progress{.epoch = epoch},
           control::Resting{.rests = true},
           control::Input{.data = {std::byte{1}}, .end = false},
           control::InputTaken{.bytes = 1}};
@@ -62,8 +62,8 @@ std::vector<control::Message> messages(int epoch) {
 struct Answer {
   std::string phase;
   std::string message;
-  Texts to_a;
-  Texts to_b;
+  Texts to_a{};
+  Texts to_b{};
 };
 
 const Texts kStop{"SignalRanks SIGSTOP groups"};
@@ -99,7 +99,7 @@ Answer expected(const std::string& phase, const std::string& message) {
   for (const Answer& each : kAnswers) {
     if (each.phase == phase && each.message == message) return each;
   }
-  return {.phase = phase, .message = message, .to_a = {}, .to_b = {}};
+  return {.phase = phase, .message = message};
 }
 
 TEST(CoordinatorMessages, EachInEachPhase) {
@@ -209,9 +209,9 @@ TEST(CoordinatorMessages, ThePidOfARankIsInItsFailure) {
 TEST(CoordinatorMessages, AFenceOfAllNodesIsAnsweredWhenAllHaveContributed) {
   CoordinatorJob job;
   job.run();
-  job.say(0, control::Fence{.epoch = 0, .ranks = {}, .data = {std::byte{1}}, .status = 0});
+  job.say(0, control::Fence{.epoch = 0, .data = {std::byte{1}}, .status = 0});
   EXPECT_THAT(job.heard_texts(0), IsEmpty());
-  job.say(1, control::Fence{.epoch = 0, .ranks = {}, .data = {std::byte{2}}, .status = 0});
+  job.say(1, control::Fence{.epoch = 0, .data = {std::byte{2}}, .status = 0});
   for (const int link : {0, 1}) {
     const auto fence = job.heard_one<control::Fence>(link);
     EXPECT_EQ(fence.epoch, 0);

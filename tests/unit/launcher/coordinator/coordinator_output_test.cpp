@@ -21,7 +21,7 @@ TEST(CoordinatorTest, OutputOfNodesComesToTheJobsConsoleUntilTheyHaveCleanedUp) 
   job.say(1, output);
   job.say(1, control::AttemptFailed{.epoch = 0, .message = "no ranks", .exit_status = 1});
   job.say(1, output);  // what its ranks had written before
-  job.say(1, control::ConsoleOutput{.epoch = 1, .error = false, .pieces = {}});
+  job.say(1, control::ConsoleOutput{.epoch = 1, .error = false});
   EXPECT_THAT(job.outputs, ElementsAre(testing::Pair(1, output), testing::Pair(1, output)));
   job.forget_all();
   const control::ConsoleTaken taken{.epoch = 0, .error = true, .messages = 2};
@@ -35,7 +35,7 @@ TEST(CoordinatorTest, NodesWithConsolesOfTheirOwnSendNoOutput) {
   job.gather();
   job.say(1, hello("b"));
   EXPECT_EQ(job.heard_one<control::PrepareAttempt>(1).console_window_bytes, 0);
-  job.say(1, control::ConsoleOutput{.epoch = 0, .error = false, .pieces = {}});
+  job.say(1, control::ConsoleOutput{.epoch = 0, .error = false});
   EXPECT_THAT(job.outputs, IsEmpty());
 }
 
@@ -68,9 +68,9 @@ TEST(CoordinatorTest, WithoutInputNobodyIsToldOfAny) {
 TEST(CoordinatorTest, DescriptionsComeInTheOrderOfTheNodes) {
   CoordinatorJob job;
   job.run();
-  job.say(1, control::RanksStarted{.epoch = 0, .pids = {}, .description = "second"});
+  job.say(1, control::RanksStarted{.epoch = 0, .description = "second"});
   EXPECT_THAT(job.descriptions, IsEmpty());
-  job.say(0, control::RanksStarted{.epoch = 0, .pids = {}, .description = "first"});
+  job.say(0, control::RanksStarted{.epoch = 0, .description = "first"});
   EXPECT_THAT(job.descriptions, ElementsAre("first", "second"));
 }
 

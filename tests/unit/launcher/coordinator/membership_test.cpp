@@ -16,7 +16,6 @@ control::Hello hello(const std::string& host, std::int64_t order = -1) {
   return {.version = "1.0",
           .run_id = "run",
           .host = host,
-          .addresses = {},
           .order = order,
           .nproc = 2,
           .role = "default",

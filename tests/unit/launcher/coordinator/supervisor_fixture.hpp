@@ -22,8 +22,8 @@ class SupervisorTest : public testing::Test {
     return {.steady = Deadline::Clock::time_point{seconds(1000)} + since_start,
             .wall = std::chrono::system_clock::time_point{seconds(5000)} + since_start};
   }
-  static RankEnd exited(int code) { return {.code = code, .by_signal = false, .core_dumped = false, .time = {}}; }
-  static RankEnd died(int signal) { return {.code = signal, .by_signal = true, .core_dumped = false, .time = {}}; }
+  static RankEnd exited(int code) { return {.code = code, .by_signal = false, .core_dumped = false}; }
+  static RankEnd died(int signal) { return {.code = signal, .by_signal = true, .core_dumped = false}; }
   static SignalOrder to_groups(int signal) { return {.target = kGroups, .signal = signal}; }
 
   static NodeFailure lost(int node_rank, int num_ranks, milliseconds when) {

@@ -211,10 +211,8 @@ TEST_F(SupervisorTest, ARankThatAbortsAndEndsWellIsNotEarly) {
 }
 
 TEST_F(SupervisorTest, TracesOfFailuresAreKept) {
-  supervisor_.rank_ended(0, exited(0), {.error_file = "a", .error_content = "A", .stderr_tail = {}, .oom = {}},
-                         at(seconds(0)));
-  supervisor_.rank_ended(1, exited(1), {.error_file = "b", .error_content = "B", .stderr_tail = "t", .oom = {}},
-                         at(seconds(0)));
+  supervisor_.rank_ended(0, exited(0), {.error_file = "a", .error_content = "A"}, at(seconds(0)));
+  supervisor_.rank_ended(1, exited(1), {.error_file = "b", .error_content = "B", .stderr_tail = "t"}, at(seconds(0)));
   ASSERT_EQ(supervisor_.outcome().failures.size(), 1U);
   EXPECT_EQ(supervisor_.outcome().failures[0].traces.error_content, "B");
   EXPECT_EQ(supervisor_.outcome().failures[0].traces.stderr_tail, "t");
@@ -223,8 +221,7 @@ TEST_F(SupervisorTest, TracesOfFailuresAreKept) {
 
 TEST_F(SupervisorTest, TracesOfAnAbortComeWithTheEnd) {
   supervisor_.rank_aborted(2, {.status = 7, .message = "over"}, at(seconds(0)));
-  supervisor_.rank_ended(2, died(SIGTERM), {.error_file = {}, .error_content = {}, .stderr_tail = "t", .oom = {}},
-                         at(seconds(1)));
+  supervisor_.rank_ended(2, died(SIGTERM), {.stderr_tail = "t"}, at(seconds(1)));
   EXPECT_EQ(supervisor_.outcome().failures.at(0).traces.stderr_tail, "t");
 }
 
@@ -243,9 +240,7 @@ TEST_F(SupervisorTest, TracesHaveALimitInAll) {
   for (int rank = 0; rank < kRanks; ++rank) names.push_back({.rank = rank, .local_rank = rank, .pid = 10 + rank});
   Supervisor many{names, limits(), signals()};
   for (int rank = 0; rank < kRanks; ++rank) {
-    many.rank_ended(rank, exited(1),
-                    {.error_file = "f", .error_content = std::string(kEach, 'x'), .stderr_tail = {}, .oom = {}},
-                    at(seconds(0)));
+    many.rank_ended(rank, exited(1), {.error_file = "f", .error_content = std::string(kEach, 'x')}, at(seconds(0)));
   }
   std::size_t all = 0;
   for (const RankFailure& failure : many.outcome().failures) {

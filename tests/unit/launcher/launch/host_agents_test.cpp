@@ -86,10 +86,8 @@ class HostAgentsTest : public testing::Test {
 
   void start(const std::vector<std::string>& names, HostAgentLimits limits = {}) {
     for (const std::string& name : names) options.hosts.push_back({.name = name, .ranks = 2});
-    const AgentSettings common{.point = "secret-point",
-                               .directory = "/",
-                               .arguments = {},
-                               .environment = {{"BIG", std::string(200'000, 'x')}}};
+    const AgentSettings common{
+        .point = "secret-point", .directory = "/", .environment = {{"BIG", std::string(200'000, 'x')}}};
     agents.emplace(loop, options, names.size(), "/opt/ddprun", base::Environment::process(), common,
                    HostAgents::Events{
                        .missing =

@@ -100,19 +100,17 @@ TEST_F(RendezvousProofTest, ASaltIsNewForEachJob) {
 }
 
 TEST_F(RendezvousProofTest, ANodeWithoutMungeSaysSo) {
-  const std::string text = refusal([&] { node().follower({.method = ProofMethod::munge, .salt = {}}); });
+  const std::string text = refusal([&] { node().follower({.method = ProofMethod::munge}); });
   EXPECT_THAT(text, AllOf(HasSubstr("uses munge, but on n2: munged does not answer"), HasSubstr("EMUNGE_SOCKET (6)"),
                           HasSubstr("start munged on n2, or set DDP_RDZV_SECRET")));
 }
 
 TEST_F(RendezvousProofTest, APhraseOnSomeNodesOnlyIsRefused) {
-  const std::string missing = refusal([&] { node().follower({.method = ProofMethod::phrase, .salt = {}}); });
+  const std::string missing = refusal([&] { node().follower({.method = ProofMethod::phrase}); });
   EXPECT_THAT(missing,
               AllOf(HasSubstr("DDP_RDZV_SECRET, which is not set on n2"), HasSubstr("on all nodes, or on none")));
   for (const auto method : {ProofMethod::munge, ProofMethod::key_file}) {
-    const std::string text = refusal([&] {
-      node({{"DDP_RDZV_SECRET", "x"}}).follower({.method = method, .salt = {}});
-    });
+    const std::string text = refusal([&] { node({{"DDP_RDZV_SECRET", "x"}}).follower({.method = method}); });
     EXPECT_THAT(text, HasSubstr("DDP_RDZV_SECRET is set on n2, but not for the coordinator's ddprun"));
   }
 }
@@ -120,7 +118,7 @@ TEST_F(RendezvousProofTest, APhraseOnSomeNodesOnlyIsRefused) {
 TEST_F(RendezvousProofTest, AKeyFileThatCannotBeUsedIsAConflictOnThatNode) {
   std::ofstream{home_ + "/.config"} << "a file";
   try {
-    node().follower({.method = ProofMethod::key_file, .salt = {}});
+    node().follower({.method = ProofMethod::key_file});
     ADD_FAILURE();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::conflict);  // waiting does not help
@@ -130,12 +128,12 @@ TEST_F(RendezvousProofTest, AKeyFileThatCannotBeUsedIsAConflictOnThatNode) {
 
 // Else whoever holds the port could choose to prove nothing.
 TEST_F(RendezvousProofTest, NoProofIsForThoseThatAreToldSo) {
-  const Announcement none{.method = ProofMethod::none, .salt = {}};
+  const Announcement none{.method = ProofMethod::none};
   for (const Variables& variables : {Variables{}, Variables{{"DDP_RDZV_SECRET", "x"}}}) {
     EXPECT_THAT(refusal([&] { node(variables).follower(none); }),
                 HasSubstr("give --rdzv-insecure on all nodes, or on none"));
   }
-  EXPECT_EQ(method_of(node({}, true).follower({.method = ProofMethod::key_file, .salt = {}})), ProofMethod::key_file);
+  EXPECT_EQ(method_of(node({}, true).follower({.method = ProofMethod::key_file})), ProofMethod::key_file);
 }
 
 TEST_F(RendezvousProofTest, WithoutAnyOfTheThreeAllAreNamed) {

@@ -21,7 +21,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-RoleDecision endpoint() { return {.role = LaunchRole::endpoint, .reason = {}, .nodes = {.min = 3, .max = 3}}; }
+RoleDecision endpoint() { return {.role = LaunchRole::endpoint, .nodes = {.min = 3, .max = 3}}; }
 
 TEST(WaitingHint, OutsideAnAllocationSallocWasPerhapsMeant) {
   std::string name = testing::TempDir() + "waiting_XXXXXX";

@@ -9,8 +9,7 @@ namespace {
 constexpr std::chrono::system_clock::time_point kLineTime{std::chrono::milliseconds{1'700'000'000'042}};
 
 std::string console_prefix(const LogPumpOptions& options, int rank, Stream stream) {
-  const LineFormat format{
-      options, StreamRoute{.rank = rank, .local_rank = rank, .role = "default", .stream = stream, .file = {}}};
+  const LineFormat format{options, StreamRoute{.rank = rank, .local_rank = rank, .role = "default", .stream = stream}};
   EXPECT_EQ(format.prefix(kLineTime), "[default" + std::to_string(rank) + "]:");
   return format.console_prefix(kLineTime);
 }
@@ -31,7 +30,7 @@ TEST(LineFormat, EachStreamHasItsOwnColours) {
 TEST(LineFormat, TheTimeComesBeforeThePrefix) {
   LogPumpOptions options;
   options.timestamps = true;
-  const StreamRoute route{.rank = 3, .local_rank = 1, .role = "default", .stream = Stream::out, .file = {}};
+  const StreamRoute route{.rank = 3, .local_rank = 1, .role = "default", .stream = Stream::out};
   EXPECT_EQ((LineFormat{options, route}.console_prefix(kLineTime)), "2023-11-14T22:13:20.042Z [default1]:");
   EXPECT_EQ((LineFormat{options, route}.prefix(kLineTime)), "2023-11-14T22:13:20.042Z [default1]:");
   options.format = LogFormat::json;

@@ -38,7 +38,7 @@ std::string plan(const LogOptions& options, int local_rank, const std::string& f
   return words(streams.out) + " " + words(streams.err);
 }
 
-StreamSelection all(Streams streams) { return {.all = streams, .by_local_rank = {}}; }
+StreamSelection all(Streams streams) { return {.all = streams}; }
 StreamSelection some(std::map<int, Streams> streams) {
   return {.all = Streams::none, .by_local_rank = std::move(streams)};
 }

@@ -16,9 +16,7 @@ constexpr const char* kMismatch =
 
 RankFailure failure(int rank, std::string said, int code = 1) {
   RankFailure failure{.name = {.rank = rank, .local_rank = rank, .pid = 100 + rank},
-                      .end = RankEnd{.code = code, .by_signal = false, .core_dumped = false, .time = {}},
-                      .abort = {},
-                      .time = {}};
+                      .end = RankEnd{.code = code, .by_signal = false, .core_dumped = false}};
   failure.traces.stderr_tail = std::move(said);
   return failure;
 }
@@ -118,8 +116,7 @@ TEST(GroupVerdict, AnAbortAndALostNodeComeFirst) {
   apply_group_verdict(outcome);
   EXPECT_THAT(order(outcome), ElementsAre(3, 2));
   outcome.failures[0].abort.reset();
-  outcome.nodes.push_back(
-      {.host = "n1", .node_rank = 1, .num_ranks = 1, .message = "lost", .exit_status = 1, .time = {}});
+  outcome.nodes.push_back({.host = "n1", .node_rank = 1, .num_ranks = 1, .message = "lost", .exit_status = 1});
   apply_group_verdict(outcome);
   EXPECT_THAT(order(outcome), ElementsAre(3, 2));
 }

@@ -15,7 +15,6 @@ std::chrono::system_clock::time_point at(int second) { return std::chrono::syste
 RankFailure failed(int code, int second, bool by_signal = false) {
   return {.name = {.rank = 1, .local_rank = 1, .pid = 11, .host = "n1"},
           .end = RankEnd{.code = code, .by_signal = by_signal, .core_dumped = false, .time = at(second)},
-          .abort = {},
           .time = at(second)};
 }
 NodeFailure lost(int exit_status, int second) {

@@ -66,10 +66,7 @@ TEST_F(Processes, TasksOfSrunsPluginAreFoundUnlessTheyAreOfTheSameStep) {
 std::vector<topology::RankPlan> bound_to(const std::vector<std::string>& masks) {
   std::vector<topology::RankPlan> plans;
   for (const std::string& mask : masks)
-    plans.push_back({.placement = {},
-                     .binding = Binding{.cpus = CpuSet::parse(mask), .preferred_memory = -1},
-                     .settings = {},
-                     .summary = {}});
+    plans.push_back({.binding = Binding{.cpus = CpuSet::parse(mask), .preferred_memory = -1}});
   return plans;
 }
 

@@ -83,7 +83,7 @@ TEST(NodePlacement, NcclsFilesKeepWhatTheySay) {
   const NodePlacement placement(options_of(Kind::number, 1), base::Environment{{}}, eight_gpus(), CpuSet::parse("0-63"),
                                 {},
                                 {{.path = "/etc/nccl.conf", .digest = 0, .settings = {{"NCCL_SOCKET_IFNAME", "ib"}}}});
-  const auto plans = placement.plan({.name = "ib3", .address = {}, .reason = "it routes"});
+  const auto plans = placement.plan({.name = "ib3", .reason = "it routes"});
   EXPECT_THAT(values_of(plans, "NCCL_SOCKET_IFNAME"), ElementsAre("(user) ib"));
   EXPECT_THAT(values_of(plans, "GLOO_SOCKET_IFNAME"), ElementsAre("ib3"));
 }
@@ -120,7 +120,7 @@ TEST(NodePlacement, OptionsBecomeThePlan) {
   LaunchOptions options = options_of(Kind::number, 2);
   options.bind = BindPolicy::core;
   options.gpus = topology::GpuVisibility::one;
-  const auto plans = placed(options).plan({.name = "ib3", .address = {}, .reason = "it routes"});
+  const auto plans = placed(options).plan({.name = "ib3", .reason = "it routes"});
   EXPECT_THAT(bindings_of(plans), ElementsAre("0,32", "16,48"));
   EXPECT_THAT(values_of(plans, "CUDA_VISIBLE_DEVICES"), ElementsAre("0", "4"));
   EXPECT_THAT(values_of(plans, "GLOO_SOCKET_IFNAME"), Each("ib3"));
@@ -148,7 +148,7 @@ TEST(NodePlacement, UsersVariablesAreKept) {
 TEST(NodePlacement, RanksOfAnUnknownMachineAreLeftAlone) {
   const NodePlacement unknown(options_of(Kind::number, 2), base::Environment{{}}, std::nullopt, CpuSet::parse("0-3"));
   EXPECT_EQ(unknown.topology_xml(), "");
-  const auto plans = unknown.plan({.name = "eth0", .address = {}, .reason = {}});
+  const auto plans = unknown.plan({.name = "eth0"});
   ASSERT_EQ(plans.size(), 2U);
   for (const auto& plan : plans) {
     EXPECT_EQ(plan.binding, std::nullopt);

@@ -84,7 +84,7 @@ TEST_F(Namespaces, ShapesWithoutSenseAreRefused) {
 }
 
 TEST_F(Namespaces, LargeJobsAreRegistered) {
-  JobShape shape{.name_space = "ddp.large", .nodes = {}, .node_rank = 511};
+  JobShape shape{.name_space = "ddp.large", .node_rank = 511};
   for (int node = 0; node < 512; ++node) shape.nodes.push_back({.host = "n" + std::to_string(node), .num_ranks = 8});
   const JobNamespace job{*server, shape};
   EXPECT_EQ(job.client_environment(4095).at("PMIX_RANK"), "4095");

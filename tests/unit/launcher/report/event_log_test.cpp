@@ -47,7 +47,7 @@ JobOutcome crash_of_rank(int rank) {
   RankFailure failure{};
   failure.name.rank = rank;
   failure.name.host = "n1";
-  failure.end = RankEnd{.code = 9, .by_signal = true, .core_dumped = false, .time = {}};
+  failure.end = RankEnd{.code = 9, .by_signal = true, .core_dumped = false};
   outcome.failures.push_back(failure);
   return outcome;
 }
@@ -64,8 +64,8 @@ TEST_F(EventLogTest, EachEventIsALineWithWhenAndWhose) {
                    .hidden = std::nullopt,
                    .straggler_rank = 3,
                    .straggler_delay_s = 0.01});
-  log.rank_ended(0, 3, "n1", {.code = 9, .by_signal = true, .core_dumped = true, .time = {}});
-  log.node_lost(0, {.host = "n2", .node_rank = 1, .num_ranks = 4, .message = "lost", .exit_status = 1, .time = {}});
+  log.rank_ended(0, 3, "n1", {.code = 9, .by_signal = true, .core_dumped = true});
+  log.node_lost(0, {.host = "n2", .node_rank = 1, .num_ranks = 4, .message = "lost", .exit_status = 1});
   log.restart(crash_of_rank(3), 0, 1);
   log.job_ended(JobOutcome{}, 1, 1, std::chrono::milliseconds(2500));
   const auto found = lines();

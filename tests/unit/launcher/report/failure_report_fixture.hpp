@@ -19,7 +19,6 @@ inline RankName name(int rank) { return {.rank = rank, .local_rank = rank % 8, .
 inline RankFailure failure(int rank, int code, bool by_signal = false) {
   return {.name = name(rank),
           .end = RankEnd{.code = code, .by_signal = by_signal, .core_dumped = by_signal, .time = kTime},
-          .abort = {},
           .time = kTime};
 }
 

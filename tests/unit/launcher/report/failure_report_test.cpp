@@ -281,8 +281,7 @@ TEST(FailureReport, WhoHungComesBeforeStacks) {
   JobOutcome outcome;
   outcome.timed_out = true;
   outcome.stacks.groups = {{.ranks = {0}, .tool = "gdb", .text = "f"}};
-  outcome.hang = {
-      .when = "before the ranks were ended", .text = "rank 1 is stopped\n  rank 0 (n0): waits\n", .json = {}};
+  outcome.hang = {.when = "before the ranks were ended", .text = "rank 1 is stopped\n  rank 0 (n0): waits\n"};
   const std::string hang =
       "ddprun: before the ranks were ended: rank 1 is stopped\n  rank 0 (n0): waits\nddprun: where";
   EXPECT_THAT(format_failure_report(outcome, kContext), StartsWith(hang));

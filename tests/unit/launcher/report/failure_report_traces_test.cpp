@@ -107,7 +107,7 @@ TEST(FailureReport, LogFilesAreNamed) {
 TEST(FailureReport, AnErrorFileWithoutATracebackStillGetsStderr) {
   JobOutcome outcome;
   outcome.failures = {failure(1, 1)};
-  outcome.failures[0].traces = {.error_file = "e.json", .error_content = "{\"mess", .stderr_tail = "line", .oom = {}};
+  outcome.failures[0].traces = {.error_file = "e.json", .error_content = "{\"mess", .stderr_tail = "line"};
   const std::string text = format_failure_report(outcome, kContext);
   EXPECT_THAT(text, HasSubstr("  traceback : {\"mess\n  stderr    : last line\n    line\n"));
 }

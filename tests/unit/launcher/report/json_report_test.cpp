@@ -43,7 +43,6 @@ RankName name(int rank) { return {.rank = rank, .local_rank = rank % 4, .pid = 1
 RankFailure failure(int rank, int code, bool by_signal = false) {
   return {.name = name(rank),
           .end = RankEnd{.code = code, .by_signal = by_signal, .core_dumped = by_signal, .time = kTime},
-          .abort = {},
           .time = kTime};
 }
 
@@ -188,7 +187,7 @@ TEST(JsonReport, WhatTheUserEnded) {
 TEST(JsonReport, TextThatIsNoUtf8IsMadeSo) {
   JobOutcome outcome;
   outcome.failures = {failure(1, 1)};
-  outcome.failures[0].traces = {.error_file = "\xff", .error_content = "\xfe", .stderr_tail = "\xc3", .oom = {}};
+  outcome.failures[0].traces = {.error_file = "\xff", .error_content = "\xfe", .stderr_tail = "\xc3"};
   outcome.failures[0].name.host = "\x80";
   outcome.failures[0].abort = AbortCall{.status = 7, .message = "\xf0\x9f"};
   EXPECT_EQ(report(outcome)["failures"][0]["stderr_tail"], "\xef\xbf\xbd");

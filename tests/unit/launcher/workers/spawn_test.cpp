@@ -79,8 +79,7 @@ class SpawnTest : public ::testing::Test {
             .arguments = std::move(command),
             .environment = {"PATH=/usr/bin:/bin"},
             .descriptor_limit = limit,
-            .ignore_hangup = false,
-            .binding = {}};
+            .ignore_hangup = false};
   }
   static SpawnRequest shell(const std::string& script) { return request({"/bin/sh", "-c", script}); }
 

@@ -42,9 +42,8 @@ TEST(WorkerEnvironment, AVirtualLocalRankSeesItsOwnDeviceOnly) {
 }
 
 TEST(WorkerEnvironment, SettingsOfThePlacementAreMadeWhereTheUserHasNone) {
-  const std::vector<topology::Setting> settings{
-      {.name = "OMP_NUM_THREADS", .value = "4", .reason = {}, .by_user = false, .conflict = {}},
-      {.name = "NCCL_IB_HCA", .value = "mlx5_7", .reason = {}, .by_user = true, .conflict = {}}};
+  const std::vector<topology::Setting> settings{{.name = "OMP_NUM_THREADS", .value = "4", .by_user = false},
+                                                {.name = "NCCL_IB_HCA", .value = "mlx5_7", .by_user = true}};
   const auto environment = worker_environment({{"NCCL_IB_HCA", "mlx5_7"}}, kWorker, settings);
   EXPECT_THAT(environment, Contains(Pair("OMP_NUM_THREADS", "4")));
   EXPECT_THAT(environment, Contains(Pair("NCCL_IB_HCA", "mlx5_7")));
@@ -53,8 +52,7 @@ TEST(WorkerEnvironment, SettingsOfThePlacementAreMadeWhereTheUserHasNone) {
 }
 
 TEST(WorkerEnvironment, RanksLearnWhyTheirInterfaceWasChosen) {
-  topology::Setting gloo{
-      .name = "GLOO_SOCKET_IFNAME", .value = "eth0", .reason = "eth0: it is fast", .by_user = false, .conflict = {}};
+  topology::Setting gloo{.name = "GLOO_SOCKET_IFNAME", .value = "eth0", .reason = "eth0: it is fast", .by_user = false};
   EXPECT_THAT(worker_environment({}, kWorker, {gloo}), Contains(Pair("DDPRUN_INTERFACE", "eth0: it is fast")));
   EXPECT_THAT(worker_environment({}, kWorker, {gloo}), Contains(Key("DDPRUN_SETTINGS")));
   gloo.by_user = true;

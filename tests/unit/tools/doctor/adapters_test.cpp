@@ -68,7 +68,6 @@ JobFacts flat_job(int gpus, int adapters) {
     node.facts.gpus.push_back({.name = "G" + std::to_string(i),
                                .number = i,
                                .numa_node = 0,
-                               .cpus = {},
                                .paths = std::vector<Path>(static_cast<std::size_t>(adapters), Path::phb)});
     job.ranks.push_back(first);
     job.ranks.back().rank = job.ranks.back().local_rank = i;

@@ -169,7 +169,7 @@ class DoctorLibraries : public testing::Test {
     RankFacts rank;
     rank.environment = variables;
     collect_libraries(rank, root_.path(),
-                      {.loaded = {}, .program = "", .environment = given(variables), .root = root_.path().string()});
+                      {.program = "", .environment = given(variables), .root = root_.path().string()});
     return rank;
   }
   FakeRoot root_;

@@ -357,7 +357,7 @@ JobFacts gather_on_threads(const std::optional<world::NodeMap>& map, std::vector
                                    .udp_port = 9}};
       }
       auto result = gather(
-          store, map, own, {.rank = rank, .host = own.host, .nccl = {}, .files = {}, .variables = {}, .findings = {}},
+          store, map, own, {.rank = rank, .host = own.host},
           [&probed, rank](const std::vector<ProbeTarget>& targets) {
             probed[static_cast<std::size_t>(rank)] = targets;
             return std::vector<ProbeResult>{test::reached(1 - rank / 2, "eth0", targets.at(0).listener.address)};

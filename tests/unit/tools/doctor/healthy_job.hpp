@@ -50,7 +50,7 @@ inline JobFacts healthy_job() {
   for (int number = 0; number < 2; ++number) {
     const std::string host = "n" + std::to_string(number);
     const std::string address = "10.1.0." + std::to_string(number + 1);
-    NodeRecord node{.host = host, .ranks = {2 * number, 2 * number + 1}, .facts = {}, .probes = {}};
+    NodeRecord node{.host = host, .ranks = {2 * number, 2 * number + 1}};
     node.facts.boot_id = "boot" + std::to_string(number);
     node.facts.kernel = "6.1.0";
     node.facts.own_name.addresses = {address};

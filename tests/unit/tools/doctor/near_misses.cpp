@@ -10,9 +10,9 @@ std::vector<Case> near_misses() {
       {"env-left-over", "only 1 counts", [](auto& job) { set_all(job, "NCCL_P2P_DISABLE", "2"); }},
       {"own-name", "the resolver was too slow",
        [](auto& job) {
-         job.nodes[1].facts.own_name = {.addresses = {}, .unanswered = true};
+         job.nodes[1].facts.own_name = {.unanswered = true};
          set_all(job, "MASTER_ADDR", "n0");
-         for (auto& node : job.nodes) node.facts.master = {.addresses = {}, .unanswered = true};
+         for (auto& node : job.nodes) node.facts.master = {.unanswered = true};
        }},
       {"own-name", "Gloo is told the interface",
        [](auto& job) {

@@ -71,7 +71,7 @@ TEST(DoctorProbe, APacketThatIsRefusedAloudIsNotLost) {
 
 TEST(DoctorReport, SaysTheVerdictFirst) {
   JobFacts job = test::healthy_job();
-  Examination done{.job = &job, .rules = 7, .findings = {}, .time = std::chrono::milliseconds(120)};
+  Examination done{.job = &job, .rules = 7, .time = std::chrono::milliseconds(120)};
   EXPECT_EQ(format_text(done), "ok: 2 nodes, 4 ranks, 7 rules, 0.12 s\n");
   job.nodes[1].facts.shm_bytes = 64 << 20;
   job.ranks[1].memlock_bytes = 65536;

@@ -38,8 +38,7 @@ inline constexpr const char* kIpv4Gid = "0000:0000:0000:0000:0000:ffff:0a01:0002
 inline void give_nccl(JobFacts& job, const char* version) {
   std::vector<int> ranks(job.ranks.size());
   std::iota(ranks.begin(), ranks.end(), 0);
-  job.nccl = {
-      {.path = "/lib/libnccl.so.2", .found = {}, .version = version, .names = 200, .problem = {}, .ranks = ranks}};
+  job.nccl = {{.path = "/lib/libnccl.so.2", .version = version, .names = 200, .ranks = ranks}};
 }
 
 inline void give_rdma(NodeRecord& node, const std::string& layer = "InfiniBand") {

@@ -28,7 +28,7 @@ TEST(PciAddress, OrdersByDomainBusDeviceFunction) {
 // Bridges: 0 and 1 are host bridges. Under 0 are the root ports 10 and 11; under 10 a switch with upstream port 20 and
 // downstream ports 21, 22; behind 22 a second switch with upstream port 30 and downstream ports 31, 32.
 Locality place(int package, int numa_node, std::vector<int> bridges) {
-  return {.package = package, .numa_node = numa_node, .cpus = {}, .bridges = std::move(bridges)};
+  return {.package = package, .numa_node = numa_node, .bridges = std::move(bridges)};
 }
 std::string word(const Locality& a, const Locality& b) {
   EXPECT_EQ(distance(a, b), distance(b, a));

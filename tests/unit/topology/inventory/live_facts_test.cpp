@@ -27,44 +27,31 @@ LiveFacts sample() {
                                             .kind = InterfaceKind::hardware,
                                             .up = true,
                                             .addresses = {{"10.1.2.3", 16, false}, {"fd00::2", 64, true}},
-                                            .rate_gbps = 400,
-                                            .bond = {},
-                                            .slaves = {}},
+                                            .rate_gbps = 400},
                               .pci = at("0000:3b:00.0")});
   facts.interfaces.push_back({.interface = {.name = "bond\"0<&>\n",
                                             .kind = InterfaceKind::bond,
                                             .up = false,
-                                            .addresses = {},
                                             .rate_gbps = 0.1,
-                                            .bond = {},
                                             .slaves = {"eth0", "eth1"}},
                               .pci = std::nullopt});
-  facts.interfaces.push_back({.interface = {.name = "eth0",
-                                            .kind = InterfaceKind::bond_slave,
-                                            .up = true,
-                                            .addresses = {},
-                                            .rate_gbps = 25,
-                                            .bond = "bond0",
-                                            .slaves = {}},
-                              .pci = at("10000:af:1f.7")});
+  facts.interfaces.push_back(
+      {.interface = {.name = "eth0", .kind = InterfaceKind::bond_slave, .up = true, .rate_gbps = 25, .bond = "bond0"},
+       .pci = at("10000:af:1f.7")});
   facts.rdma.push_back({.name = "mlx5_0",
                         .pci = at("0000:3b:00.0"),
                         .ports = {{.number = 1, .state = "ACTIVE", .link_layer = "InfiniBand", .rate_gbps = 400},
                                   {.number = 2, .state = "DOWN", .link_layer = "Ethernet", .rate_gbps = 2.5}}});
-  facts.rdma.push_back({.name = "siw0", .pci = std::nullopt, .ports = {}});
+  facts.rdma.push_back({.name = "siw0", .pci = std::nullopt});
   facts.virtual_functions = {at("0000:3b:00.2")};
   facts.gpus.push_back({.pci = at("0000:10:00.0"),
                         .nvml_index = 3,
                         .model = "NVIDIA H200",
                         .uuid = "GPU-3",
                         .mig = {{.uuid = "MIG-1", .name = "1g.18gb"}},
-                        .visible = true,
-                        .hidden_reason = {}});
+                        .visible = true});
   facts.gpus.push_back({.pci = at("0000:20:00.0"),
                         .nvml_index = std::nullopt,
-                        .model = {},
-                        .uuid = {},
-                        .mig = {},
                         .visible = false,
                         .hidden_reason = "no driver is bound to it"});
   facts.gpu_links.push_back({.a = at("0000:10:00.0"), .b = at("0000:20:00.0"), .mb_per_s = 450000});

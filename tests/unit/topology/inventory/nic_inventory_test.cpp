@@ -26,7 +26,7 @@ NicFunction function(PciAddress pci, std::string interface, std::string rdma = {
   made.pci_gbps = 252;
   made.interface = std::move(interface);
   made.rdma_device = std::move(rdma);
-  made.locality = {.package = 0, .numa_node = pci.bus / 16, .cpus = {}, .bridges = {0, pci.bus}};
+  made.locality = {.package = 0, .numa_node = pci.bus / 16, .bridges = {0, pci.bus}};
   return made;
 }
 
@@ -40,7 +40,7 @@ InterfaceFact interface(std::string name, InterfaceKind kind = InterfaceKind::ha
 }
 
 RdmaFact rdma(std::string name, std::vector<std::string> states) {
-  RdmaFact fact{.name = std::move(name), .pci = {}, .ports = {}};
+  RdmaFact fact{.name = std::move(name)};
   for (auto& state : states) {
     fact.ports.push_back({.number = static_cast<int>(fact.ports.size()) + 1,
                           .state = std::move(state),

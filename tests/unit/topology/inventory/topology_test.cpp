@@ -30,8 +30,8 @@ Topology::Parts parts() {
   for (int core = 0; core < 4; ++core) {
     made.cores.push_back({.numa_node = core / 2, .package = core / 2, .cpus = CpuSet({core})});
   }
-  made.gpus = {gpu(0, {.package = 0, .numa_node = 0, .cpus = {}, .bridges = {0}}),
-               gpu(1, {.package = 1, .numa_node = 1, .cpus = {}, .bridges = {1}})};
+  made.gpus = {gpu(0, {.package = 0, .numa_node = 0, .bridges = {0}}),
+               gpu(1, {.package = 1, .numa_node = 1, .bridges = {1}})};
   made.gpu_links = {0, 50'000, 50'000, 0};
   made.source = "a test";
   return made;

@@ -129,7 +129,7 @@ TEST(InterfaceCandidates, WhatTheLauncherSetIsItsChoiceAndNotTheUsers) {
   EXPECT_EQ(reason({{"GLOO_SOCKET_IFNAME", "eth7"}, {kInterfaceReasonVariable, "bond0: it is fast"}}),
             "GLOO_SOCKET_IFNAME=eth7 names it");
   const std::string step = base::encode(
-      base::StepSettings{.step = "1.0", .cpus = {}, .variables = {{"GLOO_SOCKET_IFNAME", base::value_digest("eth7")}}});
+      base::StepSettings{.step = "1.0", .variables = {{"GLOO_SOCKET_IFNAME", base::value_digest("eth7")}}});
   EXPECT_EQ(reason({{"GLOO_SOCKET_IFNAME", "eth7"}, {base::kStepSettingsVariable, step}}),
             "srun --ddp chose it for the step, and set GLOO_SOCKET_IFNAME");
   EXPECT_EQ(reason({{"GLOO_SOCKET_IFNAME", "bond0"}, {base::kStepSettingsVariable, step}}),
@@ -155,9 +155,8 @@ TEST(InterfaceCandidates, AnAdapterWithAnActiveRdmaPortComesFirst) {
   auto interfaces = host();
   interfaces[5].pci = kAdapter;
   const auto first = [&](const std::string& state) {
-    const std::vector<RdmaFact> rdma{{.name = "mlx5_0",
-                                      .pci = kAdapter,
-                                      .ports = {{.number = 1, .state = state, .link_layer = {}, .rate_gbps = 0}}}};
+    const std::vector<RdmaFact> rdma{
+        {.name = "mlx5_0", .pci = kAdapter, .ports = {{.number = 1, .state = state, .rate_gbps = 0}}}};
     return find_candidates(kNothing, interfaces, rdma, {}, JobSpan::several_nodes).candidates.front();
   };
   EXPECT_EQ(first("ACTIVE").interface, "bond0");

@@ -157,7 +157,7 @@ TEST(CoreAssignment, MemoryOfAGpuIsNoPlaceForRanks) {
   // Grace Hopper: the GPU's memory is a NUMA node without cores, and the GPU may say that it is near to that
   auto parts = ddp::test::make_processors({.packages = 2, .numa_nodes = 1, .cores = 4, .threads = 1});
   for (int i = 0; i < 2; ++i) {
-    parts.numa_nodes.push_back({.os_index = 2 + i, .package = i, .cpus = {}, .memory_bytes = 1ULL << 36U});
+    parts.numa_nodes.push_back({.os_index = 2 + i, .package = i, .memory_bytes = 1ULL << 36U});
     Gpu& gpu = ddp::test::add_gpu(parts, ddp::test::near_package(parts, i));
     gpu.locality.numa_node = 2 + i;
   }

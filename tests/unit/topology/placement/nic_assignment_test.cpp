@@ -15,8 +15,7 @@ using Nics = std::vector<std::vector<int>>;
 
 std::vector<Placement> nic_placements(const Topology::Parts& parts, int num_ranks,
                                       BindPolicy policy = BindPolicy::numa) {
-  return place(Topology::from_parts(parts),
-               {.num_ranks = num_ranks, .policy = policy, .allowed = {}, .gpus = std::nullopt});
+  return place(Topology::from_parts(parts), {.num_ranks = num_ranks, .policy = policy, .gpus = std::nullopt});
 }
 
 Nics nics_of(const std::vector<Placement>& placements) {

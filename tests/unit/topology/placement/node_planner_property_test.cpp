@@ -35,13 +35,12 @@ NodeRequest random_request(ddp::test::Dice& dice, const Topology& machine) {
   }
   NodeRequest request{.bind = static_cast<BindPolicy>(dice.between(0, 3)),
                       .gpus = static_cast<GpuVisibility>(dice.between(0, 2)),
-                      .ranks = {},
-                      .interface = {.name = dice.one_in(2) ? "ib0" : "", .address = {}, .reason = "a reason"},
+                      .interface = {.name = dice.one_in(2) ? "ib0" : "", .reason = "a reason"},
                       .environment = base::Environment{variables}};
   const bool own_masks = dice.one_in(3);
   const bool own_gpus = dice.one_in(4);
   for (int left = dice.between(1, 12); left > 0; --left) {
-    RankResources rank{.cpus = own_masks ? random_part(dice, machine.cpus()) : machine.cpus(), .devices = {}};
+    RankResources rank{.cpus = own_masks ? random_part(dice, machine.cpus()) : machine.cpus()};
     if (own_gpus) rank.devices.emplace("CUDA_VISIBLE_DEVICES", std::to_string(dice.between(0, 7)));
     request.ranks.push_back(std::move(rank));
   }

@@ -33,7 +33,7 @@ NodeRequest request_of(std::size_t num_ranks, Variables variables = {}) {
           .gpus = GpuVisibility::all,
           .ranks = std::vector<RankResources>(
               num_ranks, {.cpus = CpuSet::parse("0-63"), .devices = device_variables(environment)}),
-          .interface = {.name = "ib0", .address = {}, .reason = "it routes to the other nodes"},
+          .interface = {.name = "ib0", .reason = "it routes to the other nodes"},
           .environment = environment};
 }
 

@@ -321,7 +321,7 @@ TEST(PlacementProperty, RecordedMachines) {
     ddp::test::Dice dice(7);
     for (const BindPolicy policy : kPolicies) {
       for (int num_ranks = 1; num_ranks <= 20; num_ranks += ::ddp::test::kSanitized ? 6 : 1) {
-        const PlacementRequest request{.num_ranks = num_ranks, .policy = policy, .allowed = {}, .gpus = std::nullopt};
+        const PlacementRequest request{.num_ranks = num_ranks, .policy = policy, .gpus = std::nullopt};
         SCOPED_TRACE(fmt::format("{}, {}", entry.path().filename().string(), describe(request)));
         check(topology, request);
         if (HasFailure()) return;

@@ -26,11 +26,7 @@ std::optional<RankDevice> device_with(const Topology& machine, int local_rank, i
 
 /// Ranks as ddprun or srun --ddp starts them. @returns how many of them were compared.
 int check_agreement(const Topology& machine, GpuVisibility visibility, int ranks, const Variables& inherited) {
-  NodeRequest request{.bind = BindPolicy::none,
-                      .gpus = visibility,
-                      .ranks = {},
-                      .interface = {},
-                      .environment = base::Environment{inherited}};
+  NodeRequest request{.bind = BindPolicy::none, .gpus = visibility, .environment = base::Environment{inherited}};
   for (int rank = 0; rank < ranks; ++rank) {
     request.ranks.push_back({.cpus = machine.cpus(), .devices = device_variables(request.environment)});
   }

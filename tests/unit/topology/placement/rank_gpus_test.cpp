@@ -17,7 +17,7 @@ using Indices = std::vector<int>;
 std::vector<RankResources> ranks_with(const std::vector<std::optional<std::string>>& values) {
   std::vector<RankResources> ranks;
   for (const auto& value : values) {
-    ranks.push_back({.cpus = {}, .devices = {}});
+    ranks.push_back({.devices = {}});
     if (value) ranks.back().devices.emplace("CUDA_VISIBLE_DEVICES", *value);
   }
   return ranks;

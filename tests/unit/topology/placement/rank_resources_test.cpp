@@ -31,7 +31,7 @@ TEST(RankResources, ComeBackAsTheyWere) {
   EXPECT_EQ(read.gpus, sample_resources().gpus);
   EXPECT_EQ(read.processor_thousandths, 1500U);
   EXPECT_EQ(read.processors_group, "/job");
-  const RankResources nothing = decode_resources(encode(RankResources{.cpus = {}, .devices = {}}));
+  const RankResources nothing = decode_resources(encode(RankResources{.devices = {}}));
   EXPECT_TRUE(nothing.cpus.empty());
   EXPECT_THAT(nothing.devices, IsEmpty());
   EXPECT_THAT(nothing.gpus, IsEmpty());

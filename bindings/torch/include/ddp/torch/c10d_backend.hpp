@@ -280,10 +280,7 @@ class C10dBackend : public ::c10d::Backend {
     }
     throw Error{{.code = ErrorCode::aborted,
                  .attempted = "using a c10d backend of libddp",
-                 .cause = "it was shut down, or aborted",
-                 .native = {},
-                 .ranks = {},
-                 .hint = {}}};
+                 .cause = "it was shut down, or aborted"}};
   }
 
   /// @tparam Types c10d::OpType, whose names depend on PyTorch's version

@@ -53,7 +53,6 @@ class C10dStore final : public KeyValueStore {
            .attempted = "meeting over torch.distributed's store",
            .cause = std::to_string(absent.size()) + " of " + std::to_string(world_size_) +
                     " ranks did not come in time: " + first_line(problem.what()),
-           .native = {},
            .ranks = std::move(absent),
            .hint = "all ranks of a group make it; timeout= of init_process_group and new_group gives them more"}};
     }
@@ -65,9 +64,7 @@ class C10dStore final : public KeyValueStore {
       throw Error{{.code = ErrorCode::not_found,
                    .attempted = "getting '" + full + "' from torch.distributed's store",
                    .cause = "the rank has put no such key",
-                   .native = {},
-                   .ranks = {rank},
-                   .hint = {}}};
+                   .ranks = {rank}}};
     }
     const std::vector<std::uint8_t> value = store_->get(full);
     const auto* const bytes = reinterpret_cast<const std::byte*>(value.data());

@@ -29,8 +29,6 @@ Stream stream_of(const TorchStream& stream) {
         {.code = ErrorCode::unavailable,
          .attempted = "using a tensor on a CUDA device",
          .cause = "this PyTorch does not tell the CUDA streams of its own",
-         .native = {},
-         .ranks = {},
          .hint = "take PyTorch 2.11 or newer, or a backend of its own for CUDA tensors: \"cpu:ddp,cuda:nccl\""}};
   }
 }

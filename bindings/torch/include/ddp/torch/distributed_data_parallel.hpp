@@ -81,14 +81,8 @@ inline ReducerOptions reducer_options(const DistributedDataParallelOptions& opti
           .skip_all_reduce_unused = options.skip_all_reduce_unused,
           .ready_order = options.ready_order,
           .recorded_order = options.recorded_order,
-          .buffers = {},
-          .delayed = {},
-          .delayed_behind = {},
           .reduce_dtype = reduce_dtype(options.mixed_precision),
           .comm_hook = options.comm_hook,
-          .allocator = {},
-          .moved_in = {},
-          .stream = {},
           .log = options.log};
 }
 

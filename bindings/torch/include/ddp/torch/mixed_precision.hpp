@@ -36,7 +36,7 @@ class LowPrecisionParameters {
 
   LowPrecisionParameters(const std::vector<NamedTensor>& tensors, at::ScalarType type) : type_(type) {
     for (const auto& [name, tensor, sparse] : tensors) {
-      parameters_.push_back({.tensor = tensor, .master = tensor.variable_data(), .low = {}, .accumulator = {}});
+      parameters_.push_back({.tensor = tensor, .master = tensor.variable_data()});
       if (!tensor.is_floating_point() || tensor.scalar_type() == type) continue;
       Each& each = parameters_.back();
       each.low = at::empty_like(each.master, each.master.options().dtype(type).requires_grad(false));

@@ -52,7 +52,6 @@ inline std::vector<Parameter> reducer_parameters(const std::vector<NamedTensor>&
     if (!tensor.is_contiguous()) strides = tensor.strides().vec();
     parameters.push_back({.name = name,
                           .value = value,
-                          .gradient = {},
                           .strides = std::move(strides),
                           .requires_gradient = differentiable,
                           .sparse_gradient = sparse && differentiable});

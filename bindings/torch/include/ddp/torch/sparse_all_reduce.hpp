@@ -111,7 +111,6 @@ class SparseAllReduce {
                  .attempted = "adding sparse tensors",
                  .cause = "they differ from rank " + std::to_string(group_.global_ranks()[0]) +
                           "'s in shape, dimensions or element type; this rank's is " + description(),
-                 .native = {},
                  .ranks = std::move(others),
                  .hint = "give the same kind of tensor on all ranks"}};
   }

@@ -26,8 +26,6 @@ namespace ddp::torch {
   throw Error{{.code = ErrorCode::invalid_argument,
                .attempted = std::move(attempted),
                .cause = std::move(cause),
-               .native = {},
-               .ranks = {},
                .hint = std::move(hint)}};
 }
 
