@@ -15,11 +15,11 @@
 #include <ddp/version.hpp>
 
 #include "base/env_table.hpp"
-#include "base/stderr_line.hpp"
-#include "base/system_error.hpp"
+#include "base/errors.hpp"
+#include "base/log.hpp"
 #include "launch/agent_settings.hpp"
 #include "launch/launch.hpp"
-#include "launch/surrounding_step.hpp"
+#include "launch/launch_role.hpp"
 #include "options/command_line.hpp"
 #include "outcome/exit_error.hpp"
 #include "slurm/slurmstepd.hpp"

@@ -1,43 +1,29 @@
 # Where processes stand, who hangs in a job, and its metrics: for programs, no part of libddp.so.
 add_library(ddp_stacks STATIC
   src/diagnostics/stacks/proc_stack.cpp
-  src/diagnostics/stacks/rank_stacks.cpp
   src/diagnostics/stacks/stack_gatherer.cpp
-  src/diagnostics/stacks/stack_text.cpp
-  src/diagnostics/stacks/stack_tools.cpp
-  src/diagnostics/stacks/tool_process.cpp)
+  src/diagnostics/stacks/stack_tools.cpp)
 target_link_libraries(ddp_stacks PUBLIC ddp_base PRIVATE ddp_options)
 add_library(ddp_hang STATIC
   src/diagnostics/hang/facts_wire.cpp
   src/diagnostics/hang/hang_inquiry.cpp
   src/diagnostics/hang/hang_judge.cpp
   src/diagnostics/hang/hang_report.cpp
-  src/diagnostics/hang/likely_culprit.cpp
   src/diagnostics/hang/nccl_ras.cpp
-  src/diagnostics/hang/nccl_verdict.cpp
   src/diagnostics/hang/observe.cpp
   src/diagnostics/hang/proc_file.cpp
   src/diagnostics/hang/process_table.cpp
-  src/diagnostics/hang/rank_file.cpp
-  src/diagnostics/hang/rank_progress.cpp
-  src/diagnostics/hang/torch_pickle.cpp
   src/diagnostics/hang/torch_recorder.cpp
-  src/diagnostics/hang/torch_trace.cpp
+  src/diagnostics/hang/standstill_watch.cpp
+  src/diagnostics/hang/torch_pickle.cpp
   src/diagnostics/hang/torch_worker_server.cpp
-  src/diagnostics/hang/whereabouts.cpp
-  src/diagnostics/hang/rank_observer.cpp
-  src/diagnostics/hang/standstill_watch.cpp)
+  src/diagnostics/hang/whereabouts.cpp)
 target_link_libraries(ddp_hang PUBLIC ddp_stacks ddp_flight ddp_base PRIVATE nlohmann_json::nlohmann_json ddp_options)
 add_library(ddp_metrics STATIC
   src/diagnostics/metrics/event_log.cpp
-  src/diagnostics/metrics/http_request.cpp
-  src/diagnostics/metrics/job_progress.cpp
-  src/diagnostics/metrics/metric_table.cpp
   src/diagnostics/metrics/metrics_endpoint.cpp
+  src/diagnostics/metrics/job_progress.cpp
   src/diagnostics/metrics/metrics_page.cpp
-  src/diagnostics/metrics/own_host.cpp
-  src/diagnostics/metrics/rank_metrics.cpp
-  src/diagnostics/metrics/rank_probe.cpp
   src/diagnostics/metrics/watched_ranks.cpp)
 target_link_libraries(ddp_metrics PUBLIC ddp_hang ddp_flight ddp_base PRIVATE fmt::fmt nlohmann_json::nlohmann_json ddp_options)
 ddp_use_precompiled_headers(ddp_stacks ddp_hang ddp_metrics)

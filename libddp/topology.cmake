@@ -3,14 +3,10 @@ ddp_add_component(inventory
   SOURCES
     src/topology/inventory/cpu_set.cpp
     src/topology/inventory/devices.cpp
-    src/topology/inventory/facts_json.cpp
-    src/topology/inventory/gpu_devices.cpp
-    src/topology/inventory/gpu_facts.cpp
-    src/topology/inventory/hwloc_devices.cpp
-    src/topology/inventory/hwloc_reader.cpp
     src/topology/inventory/live_facts.cpp
+    src/topology/inventory/gpu_facts.cpp
+    src/topology/inventory/hwloc_reader.cpp
     src/topology/inventory/nccl_xml.cpp
-    src/topology/inventory/nccl_xml_vendors.cpp
     src/topology/inventory/network_facts.cpp
     src/topology/inventory/nic_inventory.cpp
     src/topology/inventory/nvml.cpp
@@ -24,21 +20,18 @@ ddp_add_component(network
   SOURCES
     src/topology/network/candidate_bytes.cpp
     src/topology/network/hostlist.cpp
-    src/topology/network/ifname_list.cpp
+    src/topology/network/user_interfaces.cpp
     src/topology/network/interface_agreement.cpp
     src/topology/network/interface_candidates.cpp
-    src/topology/network/route_lookup.cpp
-    src/topology/network/user_interfaces.cpp
   NEEDS inventory base)
 
 ddp_add_component(placement
   SOURCES
     src/topology/placement/affinity_mask.cpp
-    src/topology/placement/allowed_sets.cpp
+    src/topology/placement/core_pools.cpp
     src/topology/placement/balanced_assignment.cpp
     src/topology/placement/binding.cpp
     src/topology/placement/core_assignment.cpp
-    src/topology/placement/core_pools.cpp
     src/topology/placement/gpu_assignment.cpp
     src/topology/placement/gpu_settings.cpp
     src/topology/placement/nic_assignment.cpp
@@ -46,9 +39,7 @@ ddp_add_component(placement
     src/topology/placement/option_words.cpp
     src/topology/placement/placement.cpp
     src/topology/placement/rank_device.cpp
-    src/topology/placement/rank_gpus.cpp
     src/topology/placement/rank_resources.cpp
-    src/topology/placement/rank_views.cpp
     src/topology/placement/settings.cpp
     src/topology/placement/visible_devices.cpp
   NEEDS network inventory base)

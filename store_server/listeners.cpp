@@ -10,9 +10,8 @@
 
 #include <ddp/error.hpp>
 
-#include "base/address_lookup.hpp"
+#include "base/errors.hpp"
 #include "base/socket.hpp"
-#include "base/system_error.hpp"
 
 namespace ddp::store_server {
 namespace {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "base/wake_event.hpp"
+#include "base/unique_fd.hpp"
 
 namespace ddp::store_server {
 

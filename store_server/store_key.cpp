@@ -9,7 +9,7 @@
 
 #include <ddp/error.hpp>
 
-#include "base/system_error.hpp"
+#include "base/errors.hpp"
 
 namespace ddp::store_server {
 namespace {

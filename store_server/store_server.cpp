@@ -13,10 +13,10 @@
 
 #include <ddp/error.hpp>
 
+#include "base/errors.hpp"
 #include "base/library_thread.hpp"
 #include "base/log.hpp"
 #include "base/socket.hpp"
-#include "base/system_error.hpp"
 #include "store_server/store_server_impl.hpp"
 
 namespace ddp::store_server {

@@ -18,7 +18,6 @@
 #include <ddp/deadline.hpp>
 
 #include "base/unique_fd.hpp"
-#include "base/wake_event.hpp"
 #include "store_server/connection.hpp"
 #include "store_server/key_space.hpp"
 #include "store_server/listeners.hpp"

@@ -21,7 +21,7 @@
 #include "base/library_thread.hpp"
 #include "base/log.hpp"
 #include "base/socket.hpp"
-#include "base/wake_event.hpp"
+#include "base/unique_fd.hpp"
 #include "store_server/own_addresses.hpp"
 #include "store_server/socket_owner.hpp"
 #include "store_server/store_protocol.hpp"

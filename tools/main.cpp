@@ -13,7 +13,7 @@
 #include <ddp/version.hpp>
 
 #include "base/closest_word.hpp"
-#include "base/stderr_line.hpp"
+#include "base/log.hpp"
 #include "before/before_command.hpp"
 #include "command/option_word.hpp"
 #include "command/output.hpp"

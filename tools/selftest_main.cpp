@@ -23,7 +23,7 @@
 #include <ddp/world.hpp>
 
 #include "base/host_name.hpp"
-#include "base/stderr_line.hpp"
+#include "base/log.hpp"
 #include "command/option_word.hpp"
 #include "command/output.hpp"
 #include "command/usage_error.hpp"

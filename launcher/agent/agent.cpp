@@ -10,8 +10,8 @@
 
 #include <fmt/format.h>
 
-#include "base/signal_name.hpp"
-#include "base/stderr_line.hpp"
+#include "base/log.hpp"
+#include "base/process.hpp"
 #include "workers/orphans.hpp"
 
 namespace ddp::launcher {

@@ -15,7 +15,7 @@
 #include "agent/node_job.hpp"
 #include "agent/node_metrics.hpp"
 #include "agent/step_signals.hpp"
-#include "base/child_process.hpp"
+#include "base/process.hpp"
 #include "control/loop_connection.hpp"
 #include "events/event_loop.hpp"
 #include "events/heartbeat.hpp"

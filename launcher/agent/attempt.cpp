@@ -13,17 +13,17 @@
 #include <fmt/ranges.h>
 
 #include "agent/store_reach.hpp"
-#include "base/signal_name.hpp"
-#include "base/stderr_line.hpp"
-#include "logs/prefix_template.hpp"
+#include "base/log.hpp"
+#include "base/process.hpp"
+#include "logs/log_plan.hpp"
 #include "outcome/error_file.hpp"
 #include "outcome/exit_error.hpp"
 #include "placement/network_choice.hpp"
 #include "pmix_server/scratch_directory.hpp"
 #include "workers/before_program.hpp"
-#include "workers/descriptor_limit.hpp"
 #include "workers/orphans.hpp"
 #include "workers/worker_environment.hpp"
+#include "workers/worker_group.hpp"
 
 namespace ddp::launcher {
 namespace {

@@ -17,7 +17,7 @@
 #include "agent/trace_gatherer.hpp"
 #include "control/connection.hpp"
 #include "control/loop_connection.hpp"
-#include "diagnostics/hang/rank_observer.hpp"
+#include "diagnostics/hang/observe.hpp"
 #include "diagnostics/hang/standstill_watch.hpp"
 #include "diagnostics/stacks/stack_gatherer.hpp"
 #include "events/event_loop.hpp"

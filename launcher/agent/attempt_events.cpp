@@ -8,8 +8,8 @@
 #include <fmt/format.h>
 
 #include "agent/attempt.hpp"
-#include "base/signal_name.hpp"
-#include "base/stderr_line.hpp"
+#include "base/log.hpp"
+#include "base/process.hpp"
 #include "outcome/exit_error.hpp"
 #include "slurm/slurmstepd.hpp"
 #include "workers/orphans.hpp"

@@ -12,7 +12,7 @@
 #include <fmt/ranges.h>
 
 #include "agent/attempt.hpp"
-#include "base/stderr_line.hpp"
+#include "base/log.hpp"
 #include "outcome/exit_error.hpp"
 #include "placement/neighbours.hpp"
 #include "placement/network_choice.hpp"

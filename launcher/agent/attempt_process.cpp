@@ -14,8 +14,8 @@
 #include <fmt/format.h>
 
 #include "agent/attempt.hpp"
-#include "base/stderr_line.hpp"
-#include "base/system_error.hpp"
+#include "base/errors.hpp"
+#include "base/log.hpp"
 
 namespace ddp::launcher {
 namespace {

@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "agent/node_job.hpp"
-#include "base/child_process.hpp"
+#include "base/process.hpp"
 #include "control/connection.hpp"
 
 namespace ddp::launcher {

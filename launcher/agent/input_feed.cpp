@@ -9,7 +9,7 @@
 #include <cerrno>
 #include <utility>
 
-#include "base/system_error.hpp"
+#include "base/errors.hpp"
 
 namespace ddp::launcher {
 

@@ -8,7 +8,7 @@
 
 #include <ddp/version.hpp>
 
-#include "base/stderr_line.hpp"
+#include "base/log.hpp"
 #include "diagnostics/metrics/metrics_page.hpp"
 
 namespace ddp::launcher {

@@ -10,8 +10,8 @@
 
 #include <ddp/error.hpp>
 
+#include "base/errors.hpp"
 #include "base/socket.hpp"
-#include "base/system_error.hpp"
 #include "store_server/own_addresses.hpp"
 
 namespace ddp::launcher {

@@ -13,8 +13,8 @@
 
 #include <ddp/error.hpp>
 
+#include "base/errors.hpp"
 #include "base/socket.hpp"
-#include "base/system_error.hpp"
 #include "control/handshake.hpp"
 #include "control/socket_address.hpp"
 

@@ -13,9 +13,9 @@
 
 #include <ddp/error.hpp>
 
+#include "base/errors.hpp"
 #include "base/log.hpp"
 #include "base/socket.hpp"
-#include "base/system_error.hpp"
 #include "control/handshake.hpp"
 #include "control/pending_connections.hpp"
 #include "control/proof_check.hpp"

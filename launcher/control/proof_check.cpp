@@ -10,7 +10,7 @@
 #include <ddp/error.hpp>
 
 #include "base/library_thread.hpp"
-#include "base/wake_event.hpp"
+#include "base/unique_fd.hpp"
 
 namespace ddp::launcher::control {
 

@@ -11,7 +11,7 @@
 
 #include <ddp/error.hpp>
 
-#include "base/system_error.hpp"
+#include "base/errors.hpp"
 
 namespace ddp::launcher::control {
 namespace {

@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "base/address_lookup.hpp"
+#include "base/socket.hpp"
 
 namespace ddp::launcher::control {
 

@@ -12,7 +12,7 @@
 
 #include <ddp/error.hpp>
 
-#include "base/signal_name.hpp"
+#include "base/process.hpp"
 #include "outcome/group_verdict.hpp"
 #include "pmix_server/job_namespace.hpp"
 

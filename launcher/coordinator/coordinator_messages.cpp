@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "base/signal_name.hpp"
+#include "base/process.hpp"
 #include "coordinator/coordinator.hpp"
 
 namespace ddp::launcher {

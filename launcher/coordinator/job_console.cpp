@@ -18,8 +18,7 @@
 
 #include "base/library_thread.hpp"
 #include "base/log.hpp"
-#include "logs/console_sink.hpp"
-#include "logs/remote_console.hpp"
+#include "logs/console.hpp"
 
 namespace ddp::launcher {
 namespace {

@@ -9,7 +9,7 @@
 
 #include <ddp/deadline.hpp>
 
-#include "base/wake_event.hpp"
+#include "base/unique_fd.hpp"
 #include "control/messages.hpp"
 #include "events/event_loop.hpp"
 

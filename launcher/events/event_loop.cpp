@@ -9,7 +9,7 @@
 
 #include <fmt/format.h>
 
-#include "base/system_error.hpp"
+#include "base/errors.hpp"
 
 namespace ddp::launcher {
 namespace {

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "base/system_error.hpp"
+#include "base/errors.hpp"
 
 namespace ddp::launcher {
 namespace {

@@ -7,7 +7,7 @@
 #include <array>
 #include <cerrno>
 
-#include "base/system_error.hpp"
+#include "base/errors.hpp"
 
 namespace ddp::launcher {
 namespace {

@@ -20,9 +20,9 @@
 
 #include <ddp/error.hpp>
 
+#include "base/errors.hpp"
 #include "base/host_name.hpp"
 #include "base/socket.hpp"
-#include "base/system_error.hpp"
 #include "base/unique_fd.hpp"
 #include "launch/launch_role.hpp"
 #include "options/host_list.hpp"

@@ -7,21 +7,33 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include <ddp/deadline.hpp>
 
-#include "base/child_process.hpp"
+#include "base/process.hpp"
 #include "base/unique_fd.hpp"
 #include "events/event_loop.hpp"
 #include "launch/agent_settings.hpp"
-#include "launch/host_failures.hpp"
 #include "launch/host_words.hpp"
 #include "launch/launch_role.hpp"
 #include "options/launch_options.hpp"
 
 namespace ddp::launcher {
+
+// What is said of the hosts of a list whose agents will not come: all in one line, hosts that failed in the same way
+// together, so that a list with three dead hosts needs one attempt to mend, not three.
+
+struct HostFailure {
+  std::string host;
+  std::string cause;  ///< may name the host
+  std::string hint;   ///< what to do; empty: nothing is known
+};
+
+/// "starting ddprun on n1, n2: CAUSE; HINT; on n7: CAUSE; HINT", in the order of the list. @p failures is not empty.
+std::string describe(std::span<const HostFailure> failures);
 
 /// Whether the list means this host by @p host: its name, with or without domain, localhost, or one of its addresses.
 /// Names are not looked up: a list may have thousands.

@@ -9,9 +9,9 @@
 #include <string_view>
 #include <utility>
 
+#include "base/errors.hpp"
 #include "base/library_thread.hpp"
-#include "base/stderr_line.hpp"
-#include "base/system_error.hpp"
+#include "base/log.hpp"
 #include "options/option_values.hpp"
 
 namespace ddp::launcher {

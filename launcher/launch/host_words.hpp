@@ -11,7 +11,6 @@
 #include <ddp/deadline.hpp>
 
 #include "base/unique_fd.hpp"
-#include "base/wake_event.hpp"
 
 namespace ddp::launcher {
 

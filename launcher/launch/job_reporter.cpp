@@ -8,7 +8,7 @@
 
 #include <fmt/format.h>
 
-#include "base/stderr_line.hpp"
+#include "base/log.hpp"
 #include "events/signal_inbox.hpp"
 #include "outcome/error_file.hpp"
 #include "report/failure_report.hpp"

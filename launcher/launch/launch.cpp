@@ -1,9 +1,12 @@
 #include "launch/launch.hpp"
 
 #include <signal.h>
+#include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <exception>
 #include <memory>
 #include <optional>
@@ -15,36 +18,32 @@
 
 #include "agent/agent.hpp"
 #include "base/backend_file.hpp"
+#include "base/env_table.hpp"
 #include "base/host_name.hpp"
 #include "base/left_scratch.hpp"
-#include "base/peer_timeout.hpp"
-#include "base/stderr_line.hpp"
+#include "base/log.hpp"
 #include "control/pending_connections.hpp"
 #include "coordinator/coordinator.hpp"
 #include "coordinator/job_console.hpp"
 #include "events/signal_inbox.hpp"
 #include "launch/agent_settings.hpp"
-#include "launch/coordination.hpp"
-#include "launch/coordinator_addresses.hpp"
 #include "launch/host_agents.hpp"
-#include "launch/host_identity.hpp"
 #include "launch/job_input.hpp"
 #include "launch/job_reporter.hpp"
 #include "launch/launch_role.hpp"
 #include "launch/launcher_end.hpp"
-#include "launch/log_name.hpp"
 #include "launch/node_order.hpp"
 #include "launch/own_network.hpp"
 #include "launch/rendezvous.hpp"
 #include "launch/slurm_frontend.hpp"
-#include "launch/temporary_folder.hpp"
 #include "launch/waiting_hint.hpp"
+#include "options/option_values.hpp"
 #include "outcome/exit_error.hpp"
 #include "pmix_server/scratch_directory.hpp"
 #include "report/json_report.hpp"
 #include "slurm/slurmstepd.hpp"
-#include "workers/descriptor_limit.hpp"
 #include "workers/orphans.hpp"
+#include "workers/worker_group.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -395,6 +394,24 @@ int launch(LaunchOptions options, base::Environment environment, const std::vect
     say(fmt::format("{}: {}", base::host_name(), role.reason));
   if (!options.report_json.empty() && role.role != LaunchRole::frontend_agent) check_report_file(options.report_json);
   return Process{options, environment, std::move(role), arguments}.run();
+}
+
+std::string temporary_folder(const base::Environment& environment) {
+  const std::string folder = environment.raw("TMPDIR").value_or("");
+  return folder.empty() ? "/tmp" : folder;
+}
+
+std::string leave_missing_temporary_folder(base::Environment& environment) {
+  const std::string folder = environment.raw("TMPDIR").value_or("");
+  struct stat facts {};
+  // What is there and cannot be used, for example as it is full, was chosen for a reason.
+  if (folder.empty() || ::stat(folder.c_str(), &facts) == 0 || (errno != ENOENT && errno != ENOTDIR)) return {};
+  auto variables = environment.variables();
+  variables.erase("TMPDIR");
+  environment = base::Environment{std::move(variables)};
+  ::unsetenv("TMPDIR");
+  return fmt::format("warning: there is no folder '{}' (TMPDIR) here: ddprun and the ranks use /tmp",
+                     printable(folder));
 }
 
 }  // namespace ddp::launcher

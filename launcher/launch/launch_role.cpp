@@ -1,11 +1,23 @@
 #include "launch/launch_role.hpp"
 
+#include <linux/mempolicy.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
+#include <exception>
 #include <numeric>
 #include <optional>
 
 #include <fmt/format.h>
 
+#include <ddp/binding.hpp>
+#include <ddp/version.hpp>
+
+#include "base/errors.hpp"
+#include "base/log.hpp"
 #include "base/slurm_step.hpp"
 #include "base/torchrun_environment.hpp"
 #include "options/host_list.hpp"
@@ -183,6 +195,78 @@ RoleDecision decide_role(const LaunchOptions& options, const base::Environment& 
             .nodes = options.nodes};
   }
   return {.role = LaunchRole::alone, .reason = "one node", .nodes = one};
+}
+
+void leave_surrounding_step() noexcept {
+  try {
+    const auto settings = base::drop_step_settings();
+    if (!settings || settings->cpus.empty()) return;
+    const Binding own{.cpus = CpuSet::parse(settings->cpus), .preferred_memory = -1};
+    for (const std::string& remark : own.apply()) base::write_stderr_line("ddprun: warning: " + remark);
+    ::syscall(SYS_set_mempolicy, MPOL_DEFAULT, nullptr, 0);
+  } catch (const std::exception& error) {
+    base::write_stderr_line(fmt::format("ddprun: warning: ranks keep to the cores of this task: {}", error.what()));
+  }
+}
+
+namespace {
+
+// For debuggers to read the symbols of all ranks of a node (gdb: seconds with libtorch's).
+constexpr std::chrono::seconds kStackLimit{25};
+
+}  // namespace
+
+CoordinatorOptions coordinator_options(const LaunchOptions& options, const RoleDecision& role,
+                                       const base::Environment& environment) {
+  const RendezvousOptions& rendezvous = options.rendezvous;
+  const bool endpoint = role.role == LaunchRole::endpoint;
+  const bool frontend = role.role == LaunchRole::frontend;
+  const bool fixed = endpoint && rendezvous.backend != RendezvousBackend::c10d;
+  return {.membership = {.min_nodes = role.nodes.min,
+                         .max_nodes = role.nodes.max,
+                         .run_id = rendezvous.run_id,
+                         .version = DDP_VERSION_STRING,
+                         .join_timeout = fixed ? rendezvous.static_timeout : rendezvous.join_timeout,
+                         .last_call = rendezvous.last_call_timeout,
+                         .replaceable = endpoint},
+          .max_restarts = options.max_restarts,
+          .failure_grace = options.failure_grace,
+          .shutdown_timeout = options.shutdown_timeout,
+          .timeout = options.timeout,
+          .stack_limit = kStackLimit,
+          .hang_report_after = options.hang_report_after,
+          .ending_signals = options.ending_signals,
+          .forwarded_signals = options.forwarded_signals,
+          .torchrun_exit_codes = options.torchrun_exit_codes,
+          .terminal_out = frontend && ::isatty(STDOUT_FILENO) == 1,
+          .terminal_err = frontend && ::isatty(STDERR_FILENO) == 1,
+          .job_console = !endpoint && role.nodes.max > 1,
+          .log_name = log_name(options, environment)};
+}
+
+bool needs_log_folder(const LogOptions& logs) {
+  const auto wanted = [](const StreamSelection& selection) {
+    return selection.all != Streams::none || !selection.by_local_rank.empty();
+  };
+  return !logs.directory && (wanted(logs.redirects) || wanted(logs.tee));
+}
+
+std::string make_log_folder(const std::string& parent) {
+  std::string folder = parent + "/ddprun_logs_XXXXXX";
+  if (::mkdtemp(folder.data()) == nullptr)
+    throw base::system_error(fmt::format("making the log folder '{}'", folder), errno, "give another with --log-dir");
+  return folder;
+}
+
+std::string log_name(const LaunchOptions& options, const base::Environment& environment) {
+  const std::string& run_id = options.rendezvous.run_id;
+  const bool given = !options.standalone && run_id != RendezvousOptions{}.run_id;
+  const auto job = environment.raw("SLURM_JOB_ID");
+  if (given || !job || job->empty()) return run_id;
+  // Nothing but the two, as other variables may be wrong without a consequence here.
+  const auto step = base::SlurmStep::read(
+      base::Environment{{{"SLURM_JOB_ID", *job}, {"SLURM_STEP_ID", environment.raw("SLURM_STEP_ID").value_or("")}}});
+  return step.kind == base::SlurmStep::Kind::user ? step.name : *job;
 }
 
 }  // namespace ddp::launcher

@@ -1,4 +1,4 @@
-// Decides what this ddprun is: the only one, one of several, or the one that starts the agents.
+// What this ddprun is: frontend, agent, alone or inside a step, and what its job is called.
 #pragma once
 
 #include <cstdint>
@@ -6,9 +6,12 @@
 #include <vector>
 
 #include "base/env_table.hpp"
+#include "coordinator/coordinator.hpp"
 #include "options/launch_options.hpp"
 
 namespace ddp::launcher {
+
+// Decides what this ddprun is: the only one, one of several, or the one that starts the agents.
 
 enum class LaunchRole {
   alone,           ///< all ranks on this host
@@ -36,5 +39,28 @@ inline constexpr const char* kAgentVariable = "DDPRUN_AGENT";
 /// (TORCHELASTIC_RUN_ID) starts jobs on its host only. Throws ExitError(kExitUsage) where Slurm and the options
 /// disagree, for steps with several tasks on a node, and for those that have no PMI.
 RoleDecision decide_role(const LaunchOptions& options, const base::Environment& environment);
+
+// ddprun as a task of `srun --ddp`, which has prepared it as if it were a rank.
+
+/// Undoes what `srun --ddp` set for this process: torchrun's variables, settings, cores and memory policy; nothing
+/// elsewhere. Call it before anything reads the environment, and with a single thread.
+void leave_surrounding_step() noexcept;
+
+// What the coordinator of a job is told: the user's options and this process's role.
+
+/// Without CoordinatorOptions::peers.
+CoordinatorOptions coordinator_options(const LaunchOptions& options, const RoleDecision& role,
+                                       const base::Environment& environment);
+
+// What a job's folders of log files are called, so that they can be told apart, and where they are without --log-dir.
+
+/// -r and -t without --log-dir: the files must outlive the job.
+bool needs_log_folder(const LogOptions& logs);
+/// Makes one of a new name in @p parent. Throws Error(system).
+std::string make_log_folder(const std::string& parent);
+
+/// A run id that was given (--rdzv-id); else Slurm's job, with the step that ddprun is in: "1234", "1234.0"; else the
+/// run id that all jobs without one have, or the random one of --standalone.
+std::string log_name(const LaunchOptions& options, const base::Environment& environment);
 
 }  // namespace ddp::launcher

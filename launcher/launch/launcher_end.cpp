@@ -10,7 +10,7 @@
 
 #include <fmt/format.h>
 
-#include "base/stderr_line.hpp"
+#include "base/log.hpp"
 
 namespace ddp::launcher {
 namespace {

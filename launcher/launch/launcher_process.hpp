@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "base/child_process.hpp"
+#include "base/process.hpp"
 #include "workers/worker_environment.hpp"
 
 namespace ddp::launcher {

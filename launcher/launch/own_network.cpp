@@ -5,19 +5,25 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
+#include <map>
 #include <set>
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <ddp/deadline.hpp>
 #include <ddp/error.hpp>
 
-#include "base/address_lookup.hpp"
 #include "base/host_name.hpp"
 #include "base/log.hpp"
+#include "base/socket.hpp"
+#include "launch/host_agents.hpp"
 #include "placement/network_choice.hpp"
 #include "topology/inventory/network_facts.hpp"
 #include "topology/network/hostlist.hpp"
+#include "topology/network/interface_agreement.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -180,6 +186,154 @@ base::Environment without_interface_names(const base::Environment& environment) 
   auto variables = environment.variables();
   for (const char* name : {"DDP_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"}) variables.erase(name);
   return base::Environment{std::move(variables)};
+}
+
+namespace {
+
+// A healthy resolver answers hundreds of names in it.
+constexpr std::chrono::seconds kUniteLimit{1};
+
+/// How the list's first name of a host and this one are told apart in what follows.
+constexpr const char* kHere = "this host";
+
+}  // namespace
+
+std::string unite_hosts(std::vector<HostEntry>& hosts, const HostKnowledge& known) {
+  std::map<std::string, std::size_t> places;  // in `united`, by address
+  std::vector<HostEntry> united;
+  std::vector<std::string> same;
+  for (HostEntry& host : hosts) {
+    std::vector<std::string> addresses = known.addresses(host.name);
+    host.here = is_this_host(host.name) || std::any_of(addresses.begin(), addresses.end(), known.is_own);
+    if (host.here) addresses.emplace_back(kHere);
+    const auto met = std::find_if(addresses.begin(), addresses.end(),
+                                  [&](const std::string& address) { return places.contains(address); });
+    const std::size_t place = met != addresses.end() ? places.at(*met) : united.size();
+    for (const std::string& address : addresses) places.emplace(address, place);
+    if (place == united.size()) {
+      united.push_back(std::move(host));
+      continue;
+    }
+    HostEntry& first = united[place];
+    if (host.ranks == 0 || !host.here)
+      same.push_back(fmt::format("'{}' is '{}'{}", host.name, first.name, host.here ? "" : fmt::format(" ({})", *met)));
+    first.ranks = std::min(first.ranks + host.ranks, kMaxRanksPerNode);
+    first.max_ranks = first.max_ranks > 0 && host.max_ranks > 0 ? first.max_ranks + host.max_ranks : 0;
+  }
+  hosts = std::move(united);
+  return same.empty() ? std::string{}
+                      : fmt::format("the host list names hosts twice, which count as one: {}", fmt::join(same, ", "));
+}
+
+std::string unite_hosts(std::vector<HostEntry>& hosts) {
+  const Deadline deadline = Deadline::after(kUniteLimit);
+  const std::vector<std::string> own = own_addresses();
+  return unite_hosts(hosts,
+                     {.addresses =
+                          [&](const std::string& host) {
+                            return deadline.expired() ? std::vector<std::string>{} : numeric_addresses(host, deadline);
+                          },
+                      .is_own =
+                          [&](const std::string& address) {
+                            return is_loopback(address) || std::find(own.begin(), own.end(), address) != own.end();
+                          }});
+}
+
+namespace {
+
+using topology::InterfaceFact;
+using topology::Subnet;
+
+// For all names. A healthy resolver answers hundreds in a second.
+constexpr std::chrono::seconds kLookUpLimit{2};
+
+bool is_in_subnet(const std::string& host, const InterfaceAddress& of) {
+  InterfaceAddress there = of;
+  there.address = host;
+  const auto subnet = Subnet::of(there);
+  return subnet && subnet == Subnet::of(of);
+}
+
+bool shares_subnet(const InterfaceFact& fact, const std::vector<std::string>& host) {
+  return std::any_of(host.begin(), host.end(), [&fact](const std::string& address) {
+    const auto& own = fact.interface.addresses;
+    return std::any_of(own.begin(), own.end(),
+                       [&](const InterfaceAddress& each) { return is_in_subnet(address, each); });
+  });
+}
+
+}  // namespace
+
+std::vector<std::string> addresses_towards(const std::vector<std::string>& own,
+                                           const std::vector<InterfaceFact>& interfaces,
+                                           const std::vector<std::vector<std::string>>& hosts) {
+  std::set<std::string> shared;
+  std::set<std::string> useless;
+  for (const auto& host : hosts) {
+    bool known = false;
+    for (const InterfaceFact& fact : interfaces) {
+      if (fact.interface.kind == InterfaceKind::loopback || !shares_subnet(fact, host)) continue;
+      known = true;
+      shared.insert(fact.interface.name);
+    }
+    if (!known) return own;
+  }
+  if (shared.empty()) return own;
+  for (const InterfaceFact& fact : interfaces) {
+    if (shared.contains(fact.interface.name)) continue;
+    for (const InterfaceAddress& address : fact.interface.addresses) useless.insert(address.address);
+  }
+  std::vector<std::string> left = own;
+  std::erase_if(left, [&useless](const std::string& address) { return useless.contains(address); });
+  return left.empty() ? own : left;
+}
+
+std::vector<std::string> coordinator_addresses(const std::vector<std::string>& own,
+                                               const std::vector<std::string>& hosts) {
+  const std::vector<InterfaceFact> interfaces = topology::read_usable_interfaces();
+  const auto chosen = std::count_if(interfaces.begin(), interfaces.end(), [&own](const InterfaceFact& fact) {
+    const auto& addresses = fact.interface.addresses;
+    return std::any_of(addresses.begin(), addresses.end(), [&own](const InterfaceAddress& address) {
+      return std::find(own.begin(), own.end(), address.address) != own.end();
+    });
+  });
+  if (chosen <= 1) return own;  // names could change nothing
+  const Deadline deadline = Deadline::after(kLookUpLimit);
+  std::vector<std::vector<std::string>> found;
+  for (const std::string& host : hosts) {
+    found.push_back(numeric_addresses(host, deadline));
+    if (found.back().empty()) return own;
+  }
+  return addresses_towards(own, interfaces, found);
+}
+
+std::vector<std::string> frontend_addresses(const LaunchOptions& options, bool by_hosts,
+                                            const base::Environment& environment) {
+  if (!options.local_addr.empty()) {
+    std::vector<std::string> given = resolve_local_addr(options.local_addr);
+    // Some distributions give the host's own name this address in /etc/hosts, which means nothing to other nodes.
+    const bool useless_name = given.size() == 1 && given.front() == "127.0.1.1" && options.local_addr != given.front();
+    if (!useless_name) return given;
+  }
+  // The interface in the environment is one of the nodes'; this host need not have it.
+  const base::Environment without_names = without_interface_names(environment);
+  std::vector<std::string> others;
+  if (!by_hosts) {
+    others = other_nodes(environment).value_or(std::vector<std::string>{});
+    return coordinator_addresses(own_network("", "", without_names).addresses, others);
+  }
+  for (const HostEntry& host : options.hosts) {
+    if (!host.here && !is_this_host(host.name)) others.push_back(host.name);
+  }
+  if (others.empty()) return {"127.0.0.1"};
+  return coordinator_addresses(own_network("", others.front(), without_names).addresses, others);
+}
+
+std::vector<std::string> step_addresses(const std::vector<std::string>& own, const LaunchOptions& options,
+                                        const base::Environment& environment) {
+  const bool leads = environment.number("SLURM_PROCID").value_or(-1) == 0;
+  if (!leads || !options.local_addr.empty()) return own;
+  return coordinator_addresses(own, other_nodes(environment).value_or(std::vector<std::string>{}));
 }
 
 }  // namespace ddp::launcher

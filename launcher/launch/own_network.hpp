@@ -1,8 +1,8 @@
-// What this host tells other nodes about its network: the addresses at which they reach it, and the interfaces for
-// traffic between ranks.
+// The addresses of this host, under which names others know it, and which of them the coordinator offers.
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,8 +11,13 @@
 
 #include "base/env_table.hpp"
 #include "control/messages.hpp"
+#include "options/launch_options.hpp"
+#include "topology/inventory/live_facts.hpp"
 
 namespace ddp::launcher {
+
+// What this host tells other nodes about its network: the addresses at which they reach it, and the interfaces for
+// traffic between ranks.
 
 /// The numeric addresses of --local-addr, at which the store of a single host listens. Throws Error(invalid_argument)
 /// for a name that cannot be resolved.
@@ -56,5 +61,46 @@ bool is_own_name(const std::string& host, Deadline deadline = Deadline::after(st
 /// hosts find others. Empty: it is another host's name or address.
 std::vector<std::string> listening_addresses(const std::string& host,
                                              Deadline deadline = Deadline::after(std::chrono::minutes(1)));
+
+// Which entries of a host list mean the same host, and which mean this one: names with and without domain or in another
+// case, aliases, and addresses.
+
+/// What is known of hosts, from the resolver and from this host's interfaces.
+struct HostKnowledge {
+  std::function<std::vector<std::string>(const std::string& host)> addresses;  ///< numeric; none: not known
+  std::function<bool(const std::string& address)> is_own;
+};
+
+/// Makes one entry of those whose addresses meet, or that all mean this host, at the place of the first: their ranks
+/// add up. Sets HostEntry::here. @return a remark where entries without numbers, so that the job has fewer ranks by
+/// that, or other hosts' became one; else empty
+std::string unite_hosts(std::vector<HostEntry>& hosts, const HostKnowledge& known);
+
+/// The same with this host's resolver, which has a second for all names: those that it does not know by then stay
+/// apart.
+std::string unite_hosts(std::vector<HostEntry>& hosts);
+
+// Where a coordinator listens whose agents are told how to reach it: not in networks in which none of them is.
+
+/// Of @p own, without the addresses of interfaces of which no host is in a subnet. All of @p own where a host is in no
+/// subnet of this host: then a gateway is on the way, and any address may be the one.
+/// @param own numeric addresses of this host, @param interfaces its interfaces
+/// @param hosts numeric addresses of each other host; one that has none, or loopback ones alone, is unknown
+std::vector<std::string> addresses_towards(const std::vector<std::string>& own,
+                                           const std::vector<topology::InterfaceFact>& interfaces,
+                                           const std::vector<std::vector<std::string>>& hosts);
+
+/// addresses_towards() these hosts, whose names are looked up. All of @p own where a look-up fails or takes too long.
+std::vector<std::string> coordinator_addresses(const std::vector<std::string>& own,
+                                               const std::vector<std::string>& hosts);
+
+/// Of a frontend: --local-addr alone, else by the nodes of the Slurm job or, @p by_hosts, by the host list. Throws like
+/// resolve_local_addr().
+std::vector<std::string> frontend_addresses(const LaunchOptions& options, bool by_hosts,
+                                            const base::Environment& environment);
+
+/// Of a step's first task, which leads; the others get @p own: of OwnNetwork, by --local-addr where it is given.
+std::vector<std::string> step_addresses(const std::vector<std::string>& own, const LaunchOptions& options,
+                                        const base::Environment& environment);
 
 }  // namespace ddp::launcher

@@ -1,13 +1,27 @@
 #include "launch/rendezvous_proof.hpp"
 
+#include <fcntl.h>
+#include <pwd.h>
 #include <sodium.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <optional>
+#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include <ddp/error.hpp>
+
+#include "base/errors.hpp"
+#include "base/unique_fd.hpp"
 #include "control/munge_prover.hpp"
-#include "launch/key_file.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -129,6 +143,105 @@ std::shared_ptr<control::Prover> RendezvousProof::key_file() {
 std::shared_ptr<control::Prover> RendezvousProof::none() {
   return std::make_shared<control::SecretProver>(Announcement{.method = ProofMethod::none},
                                                  control::Secret::from_hex(std::string(64, '0')), "version", "");
+}
+
+namespace {
+
+constexpr std::size_t kDigits = 64;
+
+[[noreturn]] void refuse(const std::string& path, std::string cause, std::string hint) {
+  throw Error{{.code = ErrorCode::conflict,
+               .attempted = fmt::format("reading the key file '{}'", path),
+               .cause = std::move(cause),
+               .hint = std::move(hint)}};
+}
+
+std::string home_folder(const base::Environment& environment) {
+  if (auto home = environment.raw("HOME"); home && home->starts_with('/')) return *home;
+  std::array<char, 4096> buffer;
+  passwd entry{};
+  passwd* found = nullptr;
+  if (::getpwuid_r(::geteuid(), &entry, buffer.data(), buffer.size(), &found) == 0 && found != nullptr)
+    return found->pw_dir;
+  return {};
+}
+
+/// Nothing: there is none.
+std::optional<control::Secret> read_existing(const std::string& path) {
+  const base::UniqueFd file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)};
+  if (!file && errno == ENOENT) return std::nullopt;
+  if (!file && errno == ELOOP) refuse(path, "it is a symbolic link", "replace it by the file itself");
+  if (!file) throw base::system_error(fmt::format("reading the key file '{}'", path), errno);
+  struct stat found {};
+  if (::fstat(file.get(), &found) != 0) throw base::system_error(fmt::format("reading the key file '{}'", path), errno);
+  if (!S_ISREG(found.st_mode)) refuse(path, "it is no file", "remove it; ddprun makes it anew");
+  if (found.st_uid != ::geteuid())
+    refuse(path, fmt::format("it belongs to user {}, but this is user {}", found.st_uid, ::geteuid()),
+           "remove it; ddprun makes it anew");
+  if ((found.st_mode & 077U) != 0)
+    refuse(path, fmt::format("others may use it: its mode is {:04o}", found.st_mode & 07777U),
+           "they may know the key: remove it, and ddprun makes it anew");
+  std::array<char, kDigits + 2> text{};
+  const ssize_t size = ::read(file.get(), text.data(), text.size());
+  if (size < 0) throw base::system_error(fmt::format("reading the key file '{}'", path), errno);
+  std::string_view digits{text.data(), static_cast<std::size_t>(size)};
+  if (digits.ends_with('\n')) digits.remove_suffix(1);
+  try {
+    return control::Secret::from_hex(std::string{digits});
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::invalid_argument) throw;
+    refuse(path, fmt::format("it does not hold {} hexadecimal digits", kDigits), "remove it; ddprun makes it anew");
+  }
+}
+
+void write_all(int fd, std::string_view text, const std::string& attempted) {
+  while (!text.empty()) {
+    const ssize_t size = ::write(fd, text.data(), text.size());
+    if (size < 0 && errno == EINTR) continue;
+    if (size < 0) throw base::system_error(attempted, errno);
+    text.remove_prefix(static_cast<std::size_t>(size));
+  }
+}
+
+/// Writes the whole file under another name first: link(2) gives it its own name only if nobody was faster, on NFS,
+/// too.
+void make(const std::string& path) {
+  const std::string attempted = fmt::format("making the key file '{}'", path);
+  const std::filesystem::path folder = std::filesystem::path{path}.parent_path();
+  for (const auto& each : {folder.parent_path(), folder}) {
+    if (::mkdir(each.c_str(), 0700) != 0 && errno != EEXIST) throw base::system_error(attempted, errno);
+  }
+  std::string other_name = path + ".XXXXXX";
+  const base::UniqueFd file{::mkostemp(other_name.data(), O_CLOEXEC)};
+  if (!file) throw base::system_error(attempted, errno);
+  struct Removal {
+    const std::string& name;
+    ~Removal() { ::unlink(name.c_str()); }
+  } const removal{other_name};
+  write_all(file.get(), control::Secret::random().to_hex() + "\n", attempted);
+  if (::fsync(file.get()) != 0) throw base::system_error(attempted, errno);
+  if (::link(other_name.c_str(), path.c_str()) != 0 && errno != EEXIST) throw base::system_error(attempted, errno);
+}
+
+}  // namespace
+
+std::string key_file_path(const base::Environment& environment) {
+  const auto config = environment.raw("XDG_CONFIG_HOME");
+  if (config && config->starts_with('/')) return *config + "/libddp/rendezvous.key";
+  const std::string home = home_folder(environment);
+  if (!home.empty()) return home + "/.config/libddp/rendezvous.key";
+  throw Error{{.code = ErrorCode::unavailable,
+               .attempted = "looking for the user's key file",
+               .cause = "this user has no home folder, and HOME is not set"}};
+}
+
+control::Secret read_key_file(const std::string& path) {
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    if (auto secret = read_existing(path)) return *std::move(secret);
+    make(path);
+  }
+  if (auto secret = read_existing(path)) return *std::move(secret);
+  refuse(path, "it is removed again and again", {});
 }
 
 }  // namespace ddp::launcher

@@ -16,9 +16,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "base/system_error.hpp"
-#include "launch/input_relay.hpp"
-#include "launch/input_source.hpp"
+#include "base/errors.hpp"
+#include "launch/job_input.hpp"
 #include "launch/launcher_process.hpp"
 #include "options/program_lookup.hpp"
 #include "options/shell_words.hpp"

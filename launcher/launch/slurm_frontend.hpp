@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "base/child_process.hpp"
 #include "base/env_table.hpp"
+#include "base/process.hpp"
 #include "base/unique_fd.hpp"
 #include "launch/rendezvous.hpp"
 #include "options/launch_options.hpp"

@@ -7,13 +7,15 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <optional>
 
 #include <fmt/format.h>
 
 #include <ddp/error.hpp>
 
-#include "base/system_error.hpp"
+#include "base/errors.hpp"
 #include "logs/output_file.hpp"
+#include "options/string_template.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -126,6 +128,15 @@ RankStreams plan_streams(const LogOptions& options, const std::string& attempt_f
   const Streams tee = options.tee.of(local_rank);
   return {.out = plan(Stream::out, has_out(redirects), has_out(tee)),
           .err = plan(Stream::err, has_err(redirects), has_err(tee))};
+}
+
+std::string fill_prefix_template(std::string_view text, const PrefixValues& values) {
+  return fill_template(text, [&values](std::string_view name) -> std::optional<std::string> {
+    if (name == "role_name") return std::string{values.role_name};
+    if (name == "rank") return std::to_string(values.rank);
+    if (name == "local_rank") return std::to_string(values.local_rank);
+    return std::nullopt;
+  });
 }
 
 }  // namespace ddp::launcher

@@ -5,8 +5,16 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
+#include <ctime>
 #include <utility>
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "logs/log_plan.hpp"
 
 namespace ddp::launcher {
 
@@ -130,6 +138,109 @@ void LogStream::close() {
   take_lines(lines_.take_rest());
   if (targets_.file) targets_.file->close();
   pipe_.reset();
+}
+
+namespace {
+
+// ECMA-48 SGR: colours that can be told apart on dark and light terminals; no red, which stands for errors.
+constexpr std::array<int, 8> kRankColours = {36, 33, 32, 35, 34, 96, 92, 95};
+
+/// "2026-01-31T12:00:00.000" with so many digits after the point.
+template <class Fraction>
+std::string utc_time(std::chrono::system_clock::time_point time, int digits) {
+  const auto seconds = std::chrono::floor<std::chrono::seconds>(time);
+  return fmt::format("{:%Y-%m-%dT%H:%M:%S}.{:0{}}", fmt::gmtime(std::chrono::system_clock::to_time_t(seconds)),
+                     std::chrono::duration_cast<Fraction>(time - seconds).count(), digits);
+}
+
+std::string json_text(std::string_view text) {
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+}  // namespace
+
+LineFormat::LineFormat(const LogPumpOptions& options, const StreamRoute& route)
+    : json_(options.format == LogFormat::json),
+      in_place_(!json_ && (route.stream == Stream::out ? options.terminal_out : options.terminal_err)),
+      timestamps_(options.timestamps),
+      prefix_(fill_prefix_template(
+          options.prefix_template.empty() ? kDefaultPrefixTemplate : std::string_view{options.prefix_template},
+          {.role_name = route.role, .rank = route.rank, .local_rank = route.local_rank})),
+      console_prefix_(prefix_),
+      json_facts_(fmt::format(R"(,"host":{},"rank":{},"local_rank":{},"stream":"{}","line":)", json_text(options.host),
+                              route.rank, route.local_rank, route.stream == Stream::out ? "stdout" : "stderr")) {
+  if (in_place_ && !prefix_.empty()) {
+    const auto colour = kRankColours[static_cast<std::size_t>(route.rank) % kRankColours.size()];
+    console_prefix_ = fmt::format("\x1b[{}m{}\x1b[0m", colour, prefix_);
+  }
+}
+
+std::string LineFormat::json_line(const LinePiece& piece, std::chrono::system_clock::time_point time) const {
+  return fmt::format(R"({{"time":"{}Z"{}{}{}}})", utc_time<std::chrono::microseconds>(time, 6), json_facts_,
+                     json_text(piece.text), piece.ends ? "" : R"(,"partial":true)");
+}
+
+std::string LineFormat::timestamp(std::chrono::system_clock::time_point time) const {
+  return timestamps_ ? utc_time<std::chrono::milliseconds>(time, 3) + "Z " : std::string{};
+}
+
+namespace {
+
+constexpr std::size_t kKeptFactor = 4;  // of the limit; room for what progress bars had overwritten
+
+/// The line as a terminal would leave it: what follows the last "\r", but for one that belongs to the line's end.
+std::string_view without_overwritten(std::string_view line) {
+  std::string_view content = line;
+  while (!content.empty() && (content.back() == '\n' || content.back() == '\r')) content.remove_suffix(1);
+  const std::size_t last = content.rfind('\r');
+  return last == std::string_view::npos ? line : line.substr(last + 1);
+}
+
+std::string_view cut_to(std::string_view text, std::size_t limit) {
+  if (text.size() <= limit) return text;
+  const bool at_line = text[text.size() - limit - 1] == '\n';
+  text.remove_prefix(text.size() - limit);
+  if (at_line) return text;
+  const std::size_t newline = text.find('\n');
+  if (newline != std::string_view::npos && newline + 1 < text.size()) return text.substr(newline + 1);
+  while (!text.empty() && (static_cast<unsigned char>(text.front()) & 0xC0U) == 0x80U) text.remove_prefix(1);
+  return text;
+}
+
+}  // namespace
+
+void TailBuffer::append(std::string_view bytes) {
+  const std::size_t limit = kKeptFactor * max_bytes_;
+  const std::lock_guard lock(mutex_);
+  if (bytes.size() >= limit) {
+    kept_.assign(bytes.substr(bytes.size() - limit));
+    return;
+  }
+  kept_ += bytes;
+  if (kept_.size() > 2 * limit) kept_.erase(0, kept_.size() - limit);  // seldom, so that its cost does not show
+}
+
+std::string TailBuffer::text() const {
+  std::string shown;
+  {
+    const std::lock_guard lock(mutex_);
+    std::string_view rest = kept_;
+    while (!rest.empty()) {
+      const std::size_t newline = rest.find('\n');
+      const std::string_view line = rest.substr(0, newline == std::string_view::npos ? newline : newline + 1);
+      shown += without_overwritten(line);
+      rest.remove_prefix(line.size());
+    }
+  }
+  std::string_view last = cut_to(shown, max_bytes_);
+  std::size_t start = last.size();
+  if (last.ends_with('\n')) --start;
+  for (int lines = 0; lines < max_lines_; ++lines) {
+    const std::size_t newline = start == 0 ? std::string_view::npos : last.rfind('\n', start - 1);
+    if (newline == std::string_view::npos) return std::string{last};
+    start = newline;
+  }
+  return std::string{last.substr(start + 1)};
 }
 
 }  // namespace ddp::launcher

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstddef>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -15,12 +16,62 @@
 #include "base/unique_fd.hpp"
 #include "logs/console.hpp"
 #include "logs/line_assembler.hpp"
-#include "logs/line_format.hpp"
 #include "logs/log_pump.hpp"
 #include "logs/output_file.hpp"
-#include "logs/tail_buffer.hpp"
 
 namespace ddp::launcher {
+
+// How a worker's line looks on the console: behind a prefix, which may be coloured, or as JSON.
+
+/// The forms of one stream's lines.
+class LineFormat {
+ public:
+  LineFormat(const LogPumpOptions& options, const StreamRoute& route);
+
+  bool json() const { return json_; }
+  /// Whether progress bars are rewritten in place.
+  bool in_place() const { return in_place_; }
+  std::string prefix(std::chrono::system_clock::time_point time) const { return timestamp(time) + prefix_; }
+  /// In the rank's colour, where the options ask for it.
+  std::string console_prefix(std::chrono::system_clock::time_point time) const {
+    return timestamp(time) + console_prefix_;
+  }
+
+  /// {"time":"2026-01-31T12:00:00.000000Z","host","rank","local_rank","stream","line"}, without a newline; times are
+  /// UTC. Bytes that are no UTF-8 become U+FFFD. All but the last piece of a too long line have "partial":true.
+  std::string json_line(const LinePiece& piece, std::chrono::system_clock::time_point time) const;
+
+ private:
+  /// "2026-01-31T12:00:00.000Z ", UTC, where the options ask for it.
+  std::string timestamp(std::chrono::system_clock::time_point time) const;
+
+  bool json_;
+  bool in_place_;
+  bool timestamps_;
+  std::string prefix_;
+  std::string console_prefix_;
+  std::string json_facts_;  ///< what is the same in all lines: ,"host":...,"line":
+};
+
+// Keeps the last lines that a rank wrote, for the report of its failure.
+
+/// Thread-safe.
+class TailBuffer {
+ public:
+  TailBuffer(int max_lines, std::size_t max_bytes) : max_lines_(max_lines), max_bytes_(max_bytes) {}
+
+  void append(std::string_view bytes);
+
+  /// At most the limits' lines and bytes, with the last newline if any. A progress bar is shortened to its last state.
+  /// A cut falls between lines, or between characters of a single line that is too long.
+  std::string text() const;
+
+ private:
+  const int max_lines_;
+  const std::size_t max_bytes_;
+  mutable std::mutex mutex_;
+  std::string kept_;  ///< more than text() returns, which shortens progress bars
+};
 
 /// Where a stream's bytes go, each may be missing. All but `file` are shared with other streams.
 struct StreamTargets {

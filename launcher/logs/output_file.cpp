@@ -12,7 +12,7 @@
 
 #include <ddp/error.hpp>
 
-#include "base/system_error.hpp"
+#include "base/errors.hpp"
 
 namespace ddp::launcher {
 

@@ -15,11 +15,10 @@
 
 #include <ddp/deadline.hpp>
 
-#include "base/wake_event.hpp"
+#include "base/unique_fd.hpp"
 #include "logs/console.hpp"
 #include "logs/log_pump.hpp"
 #include "logs/log_stream.hpp"
-#include "logs/remote_console.hpp"
 
 namespace ddp::launcher {
 

@@ -10,7 +10,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "base/option_name.hpp"
+#include "base/closest_word.hpp"
 #include "options/foreign_options.hpp"
 #include "options/misplaced_words.hpp"
 #include "options/option_values.hpp"

@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "base/signal_name.hpp"
+#include "base/process.hpp"
 #include "options/option_groups.hpp"
 #include "options/option_values.hpp"
 

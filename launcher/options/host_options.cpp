@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "base/system_error.hpp"
+#include "base/errors.hpp"
 #include "options/host_list.hpp"
 #include "options/option_groups.hpp"
 #include "options/option_values.hpp"

@@ -9,7 +9,7 @@
 
 #include <fmt/format.h>
 
-#include "base/word_choice.hpp"
+#include "base/closest_word.hpp"
 
 namespace ddp::launcher {
 namespace {

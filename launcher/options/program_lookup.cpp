@@ -10,7 +10,7 @@
 
 #include <fmt/format.h>
 
-#include "base/system_error.hpp"
+#include "base/errors.hpp"
 #include "options/option_values.hpp"
 #include "outcome/exit_error.hpp"
 

@@ -1,7 +1,7 @@
 // Options on what is executed as a rank.
 #include <fmt/format.h>
 
-#include "base/backend_words.hpp"
+#include "base/backend_file.hpp"
 #include "options/option_groups.hpp"
 #include "options/option_values.hpp"
 

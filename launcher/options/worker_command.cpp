@@ -11,7 +11,7 @@
 
 #include <fmt/format.h>
 
-#include "base/system_error.hpp"
+#include "base/errors.hpp"
 #include "base/unique_fd.hpp"
 #include "options/program_lookup.hpp"
 #include "options/script_line.hpp"

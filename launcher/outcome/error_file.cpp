@@ -14,8 +14,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/files.hpp"
 #include "base/unique_fd.hpp"
-#include "base/whole_file.hpp"
 
 namespace ddp::launcher {
 namespace {

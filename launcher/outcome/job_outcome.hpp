@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "diagnostics/hang/hang_report.hpp"
-#include "diagnostics/stacks/rank_stacks.hpp"
+#include "diagnostics/stacks/stack_gatherer.hpp"
 
 namespace ddp::launcher {
 

@@ -14,7 +14,7 @@
 
 #include <ddp/error.hpp>
 
-#include "base/step_settings.hpp"
+#include "base/slurm_step.hpp"
 #include "base/torchrun_environment.hpp"
 #include "diagnostics/hang/proc_file.hpp"
 #include "topology/inventory/sysfs.hpp"

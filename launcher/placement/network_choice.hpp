@@ -7,7 +7,6 @@
 
 #include "base/env_table.hpp"
 #include "topology/network/interface_candidates.hpp"
-#include "topology/network/socket_interface.hpp"
 
 namespace ddp::launcher {
 

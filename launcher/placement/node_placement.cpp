@@ -8,7 +8,7 @@
 
 #include <ddp/error.hpp>
 
-#include "base/stderr_line.hpp"
+#include "base/log.hpp"
 #include "outcome/exit_error.hpp"
 #include "topology/placement/gpu_assignment.hpp"
 #include "topology/placement/visible_devices.hpp"

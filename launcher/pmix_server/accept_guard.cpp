@@ -1,20 +1,23 @@
 #include "pmix_server/accept_guard.hpp"
 
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <cstdint>
+#include <cstring>
 #include <exception>
 #include <iterator>
 #include <utility>
 
+#include "base/errors.hpp"
 #include "base/library_thread.hpp"
 #include "base/socket.hpp"
-#include "base/system_error.hpp"
-#include "pmix_server/client_greeting.hpp"
 #include "store_server/peer_address.hpp"
 #include "store_server/socket_owner.hpp"
 
@@ -179,3 +182,22 @@ extern "C" __attribute__((visibility("default"))) int accept(int fd, sockaddr* a
   ddp::launcher::AcceptGuard* const own = ddp::launcher::guard;
   return own == nullptr ? ::accept4(fd, address, length, 0) : own->accept(fd, address, length);
 }
+
+namespace ddp::launcher {
+
+ClientGreeting look_at_greeting(int connection) noexcept {
+  std::array<std::byte, kGreetingHeaderBytes> header{};
+  const ssize_t got = ::recv(connection, header.data(), header.size(), MSG_PEEK | MSG_DONTWAIT);
+  if (got < 0) return errno == EAGAIN || errno == EINTR ? ClientGreeting::incomplete : ClientGreeting::none;
+  if (got == 0) return ClientGreeting::none;
+  if (static_cast<std::size_t>(got) < header.size()) return ClientGreeting::incomplete;
+  std::uint32_t length = 0;
+  std::memcpy(&length, header.data() + 2 * sizeof length, sizeof length);
+  if (length > kLongestGreetingBytes) return ClientGreeting::none;
+  int arrived = 0;
+  if (::ioctl(connection, FIONREAD, &arrived) != 0) return ClientGreeting::none;
+  return static_cast<std::size_t>(arrived) >= header.size() + length ? ClientGreeting::whole
+                                                                     : ClientGreeting::incomplete;
+}
+
+}  // namespace ddp::launcher

@@ -15,7 +15,6 @@
 #include <ddp/deadline.hpp>
 
 #include "base/unique_fd.hpp"
-#include "base/wake_event.hpp"
 
 namespace ddp::launcher {
 
@@ -65,5 +64,21 @@ class AcceptGuard {
   bool over_ = false;
   std::thread thread_;
 };
+
+// How much of a PMIx client's first message has arrived, without taking it from the socket.
+
+enum class ClientGreeting {
+  incomplete,
+  whole,
+  none,  ///< the client has closed, or says what no PMIx client says
+};
+
+/// A PMIx client of any version from 2 to 6 begins with a header of 16 bytes: two numbers, then the size of what
+/// follows, 4 bytes in the order of the host (ptl_types.h, pmix_ptl_hdr_t). Names, versions and a credential follow.
+inline constexpr std::size_t kGreetingHeaderBytes = 16;
+/// Real ones have some hundred bytes. More than a socket buffers would never be complete.
+inline constexpr std::size_t kLongestGreetingBytes = 32 * 1024;
+
+ClientGreeting look_at_greeting(int connection) noexcept;
 
 }  // namespace ddp::launcher

@@ -15,8 +15,7 @@
 
 #include <ddp/error.hpp>
 
-#include "kvs/pmix_handles.hpp"
-#include "kvs/pmix_info_list.hpp"
+#include "kvs/pmix_library.hpp"
 
 namespace ddp::launcher {
 namespace {

@@ -5,7 +5,7 @@
 #include <memory>
 #include <utility>
 
-#include "kvs/pmix_handles.hpp"
+#include "kvs/pmix_library.hpp"
 
 namespace ddp::launcher {
 namespace {

@@ -16,7 +16,7 @@
 #include <ddp/bytes.hpp>
 #include <ddp/deadline.hpp>
 
-#include "base/wake_event.hpp"
+#include "base/unique_fd.hpp"
 
 namespace ddp::launcher {
 

@@ -1,6 +1,5 @@
 #include "pmix_server/pmix_server.hpp"
 
-#include <pmix_server.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -16,11 +15,11 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <pmix_server.h>
 
 #include "base/env_table.hpp"
 #include "base/log.hpp"
-#include "kvs/pmix_handles.hpp"
-#include "kvs/pmix_info_list.hpp"
+#include "kvs/pmix_library.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -181,6 +180,46 @@ PmixServer::~PmixServer() {
     base::log(base::LogLevel::warning, "ending the PMIx server: {}", kvs::pmix_status_name(status));
   }
   inbox_of_the_server = nullptr;
+}
+
+void AbortInbox::post(AbortMessage message) {
+  const std::lock_guard lock{mutex_};
+  messages_.push_back(std::move(message));
+  event_.ring();
+}
+
+std::vector<AbortMessage> AbortInbox::take() {
+  const std::lock_guard lock{mutex_};
+  event_.clear();
+  return std::exchange(messages_, {});
+}
+
+namespace {
+
+using Answered = std::shared_ptr<std::atomic<bool>>;
+
+// Nobody has it: there is nothing to forget about a rank of it.
+constexpr auto kNoNamespace = "ddprun.pulse";
+
+/// On the library's thread.
+void answer(pmix_status_t, void* question) {
+  const std::unique_ptr<Answered> answered(static_cast<Answered*>(question));
+  **answered = true;
+}
+
+}  // namespace
+
+void ServerPulse::ask() {
+  if (!*answered_) return;
+  auto question = std::make_unique<Answered>(answered_);
+  *answered_ = false;
+  asked_at_ = Deadline::Clock::now();
+  const pmix_proc_t nobody = kvs::make_proc(kNoNamespace, 0);
+  PMIx_server_deregister_client(&nobody, answer, question.release());
+}
+
+std::optional<Deadline::Clock::time_point> ServerPulse::silent_since() const {
+  return *answered_ ? std::nullopt : std::optional{asked_at_};
 }
 
 }  // namespace ddp::launcher

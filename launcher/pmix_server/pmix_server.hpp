@@ -2,17 +2,65 @@
 // runs under "srun --mpi=pmix" runs under ddprun unchanged.
 #pragma once
 
+#include <atomic>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "pmix_server/abort_inbox.hpp"
+#include <ddp/deadline.hpp>
+
+#include "base/unique_fd.hpp"
 #include "pmix_server/accept_guard.hpp"
 #include "pmix_server/modex_inbox.hpp"
 #include "pmix_server/scratch_directory.hpp"
-#include "pmix_server/server_pulse.hpp"
 
 namespace ddp::launcher {
+
+// Carries PMIx_Abort calls from the PMIx library's thread, which only posts, to ddprun's.
+
+/// One rank's call of PMIx_Abort.
+struct AbortMessage {
+  int rank;
+  int status;
+  std::string message;
+};
+
+/// Thread-safe.
+class AbortInbox {
+ public:
+  /// Readable when there is something to take.
+  int fd() const { return event_.fd(); }
+  void post(AbortMessage message);
+  std::vector<AbortMessage> take();
+
+ private:
+  base::WakeEvent event_;
+  std::mutex mutex_;
+  std::vector<AbortMessage> messages_;
+};
+
+// Whether libpmix's thread, which serves all ranks of the node, still does so: ranks that wait for it would else be
+// taken for those that hang.
+
+/// Asks the library for something that its thread does at once. Not thread-safe. For as long as the server lives.
+class ServerPulse {
+ public:
+  ServerPulse() = default;
+  ServerPulse(const ServerPulse&) = delete;
+  ServerPulse& operator=(const ServerPulse&) = delete;
+
+  /// Asks, unless the last question is still open. Does not wait.
+  void ask();
+  /// Since when the open question has been open; nothing: all are answered.
+  std::optional<Deadline::Clock::time_point> silent_since() const;
+
+ private:
+  /// Shared with the library's thread, which may answer after this object is gone.
+  std::shared_ptr<std::atomic<bool>> answered_ = std::make_shared<std::atomic<bool>>(true);
+  Deadline::Clock::time_point asked_at_{};
+};
 
 /// The library's server, which exists once per process; its thread starts here. Signals that the process wants to
 /// receive by signalfd must be blocked before. Fences of ranks of this host complete inside the library; those that

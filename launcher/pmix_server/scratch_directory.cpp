@@ -18,10 +18,10 @@
 
 #include <fmt/format.h>
 
+#include "base/errors.hpp"
 #include "base/host_name.hpp"
 #include "base/left_scratch.hpp"
 #include "base/log.hpp"
-#include "base/system_error.hpp"
 
 namespace ddp::launcher {
 namespace {

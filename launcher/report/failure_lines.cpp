@@ -13,8 +13,8 @@
 
 #include <ddp/error.hpp>
 
-#include "base/exception_line.hpp"
-#include "base/signal_name.hpp"
+#include "base/errors.hpp"
+#include "base/process.hpp"
 #include "outcome/error_file.hpp"
 
 namespace ddp::launcher {

@@ -9,7 +9,7 @@
 
 #include <ddp/error.hpp>
 
-#include "base/signal_name.hpp"
+#include "base/process.hpp"
 #include "report/failure_lines.hpp"
 #include "report/report_lines.hpp"
 #include "report/seconds.hpp"

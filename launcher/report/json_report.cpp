@@ -5,7 +5,7 @@
 
 #include <ddp/version.hpp>
 
-#include "base/whole_file.hpp"
+#include "base/files.hpp"
 #include "report/outcome_json.hpp"
 #include "report/seconds.hpp"
 

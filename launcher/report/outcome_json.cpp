@@ -1,6 +1,6 @@
 #include "report/outcome_json.hpp"
 
-#include "base/signal_name.hpp"
+#include "base/process.hpp"
 #include "outcome/error_file.hpp"
 #include "report/seconds.hpp"
 

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "diagnostics/stacks/rank_stacks.hpp"
+#include "diagnostics/stacks/stack_gatherer.hpp"
 
 namespace ddp::launcher {
 

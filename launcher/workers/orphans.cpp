@@ -18,7 +18,7 @@
 #include <system_error>
 #include <vector>
 
-#include "base/system_error.hpp"
+#include "base/errors.hpp"
 
 namespace ddp::launcher {
 namespace {

@@ -13,9 +13,9 @@
 
 #include <fmt/format.h>
 
+#include "base/errors.hpp"
+#include "base/log.hpp"
 #include "base/socket.hpp"
-#include "base/stderr_line.hpp"
-#include "base/system_error.hpp"
 #include "outcome/exit_error.hpp"
 #include "topology/placement/affinity_mask.hpp"
 

@@ -12,7 +12,7 @@
 #include <ddp/binding.hpp>
 #include <ddp/deadline.hpp>
 
-#include "base/child_process.hpp"
+#include "base/process.hpp"
 #include "base/unique_fd.hpp"
 
 namespace ddp::launcher {

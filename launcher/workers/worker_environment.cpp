@@ -8,7 +8,7 @@
 
 #include <ddp/error.hpp>
 
-#include "base/step_settings.hpp"
+#include "base/slurm_step.hpp"
 #include "topology/network/user_interfaces.hpp"
 
 namespace ddp::launcher {

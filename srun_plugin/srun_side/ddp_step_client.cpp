@@ -18,8 +18,8 @@
 
 #include <ddp/error.hpp>
 
+#include "base/errors.hpp"
 #include "base/socket.hpp"
-#include "base/system_error.hpp"
 
 namespace ddp::srun_plugin {
 namespace {

@@ -10,7 +10,7 @@
 #include <ddp/bytes.hpp>
 #include <ddp/deadline.hpp>
 
-#include "base/child_process.hpp"
+#include "base/process.hpp"
 #include "base/unique_fd.hpp"
 
 namespace ddp::srun_plugin {

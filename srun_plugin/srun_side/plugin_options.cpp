@@ -11,11 +11,10 @@
 #include <vector>
 
 #include "base/backend_file.hpp"
-#include "base/backend_words.hpp"
-#include "base/file_place.hpp"
-#include "base/invalid_argument.hpp"
+#include "base/closest_word.hpp"
+#include "base/errors.hpp"
+#include "base/files.hpp"
 #include "base/unique_fd.hpp"
-#include "base/word_choice.hpp"
 
 namespace ddp::srun_plugin {
 namespace {

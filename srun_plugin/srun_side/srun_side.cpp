@@ -16,8 +16,8 @@
 #include <ddp/error.hpp>
 
 #include "base/byte_stream.hpp"
-#include "base/stderr_line.hpp"
-#include "base/step_settings.hpp"
+#include "base/log.hpp"
+#include "base/slurm_step.hpp"
 #include "srun_side/before_program.hpp"
 #include "srun_side/command_line.hpp"
 #include "srun_side/slurm_spank.hpp"

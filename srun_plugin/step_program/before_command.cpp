@@ -11,8 +11,8 @@
 
 #include <fmt/format.h>
 
-#include "base/stderr_line.hpp"
-#include "base/system_error.hpp"
+#include "base/errors.hpp"
+#include "base/log.hpp"
 
 namespace ddp::srun_plugin {
 namespace {

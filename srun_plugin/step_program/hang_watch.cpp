@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/system_error.hpp"
+#include "base/errors.hpp"
 #include "diagnostics/hang/process_table.hpp"
 #include "diagnostics/hang/rank_facts.hpp"
 

@@ -15,7 +15,7 @@
 #include <ddp/deadline.hpp>
 
 #include "base/unique_fd.hpp"
-#include "diagnostics/hang/rank_observer.hpp"
+#include "diagnostics/hang/observe.hpp"
 #include "diagnostics/hang/standstill_watch.hpp"
 #include "step_program/step_news.hpp"
 #include "task_side/step_store.hpp"

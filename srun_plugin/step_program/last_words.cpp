@@ -10,7 +10,7 @@
 
 #include <fmt/format.h>
 
-#include "base/exception_line.hpp"
+#include "base/errors.hpp"
 #include "base/unique_fd.hpp"
 
 namespace ddp::srun_plugin {

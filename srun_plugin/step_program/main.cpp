@@ -11,7 +11,7 @@
 
 #include <ddp/version.hpp>
 
-#include "base/stderr_line.hpp"
+#include "base/log.hpp"
 #include "step_program/before_command.hpp"
 #include "step_program/plan_command.hpp"
 #include "step_program/store_command.hpp"

@@ -8,7 +8,6 @@
 #include "base/env_table.hpp"
 #include "task_side/node_plan.hpp"
 #include "topology/network/interface_candidates.hpp"
-#include "topology/network/socket_interface.hpp"
 
 namespace ddp::srun_plugin {
 

@@ -8,7 +8,7 @@
 
 #include <ddp/bytes.hpp>
 
-#include "diagnostics/metrics/step_progress.hpp"
+#include "diagnostics/metrics/job_progress.hpp"
 
 namespace ddp::srun_plugin {
 

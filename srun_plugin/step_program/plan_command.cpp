@@ -16,10 +16,10 @@
 #include <ddp/error.hpp>
 #include <ddp/topology.hpp>
 
-#include "base/backend_words.hpp"
+#include "base/backend_file.hpp"
+#include "base/errors.hpp"
+#include "base/log.hpp"
 #include "base/nccl_conf.hpp"
-#include "base/stderr_line.hpp"
-#include "base/system_error.hpp"
 #include "topology/placement/node_planner.hpp"
 
 namespace ddp::srun_plugin {

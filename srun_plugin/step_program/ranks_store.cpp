@@ -16,9 +16,9 @@
 #include <ddp/error.hpp>
 
 #include "base/byte_stream.hpp"
+#include "base/errors.hpp"
 #include "base/library_thread.hpp"
-#include "base/stderr_line.hpp"
-#include "base/system_error.hpp"
+#include "base/log.hpp"
 #include "base/unique_fd.hpp"
 #include "step_program/step_news.hpp"
 #include "store_server/own_addresses.hpp"

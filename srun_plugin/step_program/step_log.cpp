@@ -8,8 +8,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "base/signal_name.hpp"
-#include "base/stderr_line.hpp"
+#include "base/log.hpp"
+#include "base/process.hpp"
 #include "step_program/node_report.hpp"
 #include "step_program/step_watch.hpp"
 #include "topology/network/hostlist.hpp"

@@ -17,7 +17,7 @@
 
 #include <fmt/format.h>
 
-#include "base/stderr_line.hpp"
+#include "base/log.hpp"
 #include "base/unique_fd.hpp"
 #include "step_program/input_line.hpp"
 #include "step_program/step_desk.hpp"

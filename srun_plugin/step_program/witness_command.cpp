@@ -22,10 +22,10 @@
 #include <ddp/error.hpp>
 #include <ddp/version.hpp>
 
+#include "base/errors.hpp"
 #include "base/left_scratch.hpp"
 #include "base/library_thread.hpp"
-#include "base/stderr_line.hpp"
-#include "base/system_error.hpp"
+#include "base/log.hpp"
 #include "base/unique_fd.hpp"
 #include "srun_side/ddp_step_client.hpp"
 #include "step_program/end_reporter.hpp"

@@ -21,8 +21,8 @@
 #include <ddp/deadline.hpp>
 #include <ddp/error.hpp>
 
+#include "base/errors.hpp"
 #include "base/socket.hpp"
-#include "base/system_error.hpp"
 
 namespace ddp::srun_plugin {
 // Counters that other processes wait for (futex(2)). A mapping begins as zeros.

@@ -15,7 +15,7 @@
 #include <ddp/version.hpp>
 
 #include "base/byte_stream.hpp"
-#include "base/stderr_line.hpp"
+#include "base/log.hpp"
 #include "srun_side/ddp_step_client.hpp"
 #include "task_side/network_notes.hpp"
 #include "task_side/node_plan.hpp"

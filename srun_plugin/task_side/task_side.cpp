@@ -19,10 +19,9 @@
 #include <ddp/version.hpp>
 
 #include "base/byte_stream.hpp"
+#include "base/errors.hpp"
+#include "base/log.hpp"
 #include "base/slurm_step.hpp"
-#include "base/stderr_line.hpp"
-#include "base/step_settings.hpp"
-#include "base/system_error.hpp"
 #include "base/torchrun_environment.hpp"
 #include "task_side/node_plan.hpp"
 #include "task_side/node_questions.hpp"

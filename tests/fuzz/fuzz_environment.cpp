@@ -10,7 +10,7 @@
 
 #include "diagnostics/environment/environment_fold.hpp"
 #include "diagnostics/environment/environment_message.hpp"
-#include "diagnostics/environment/secret_text.hpp"
+#include "diagnostics/environment/redaction.hpp"
 #include "env/dump_diff.hpp"
 #include "env/dump_file.hpp"
 

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "diagnostics/metrics/http_request.hpp"
+#include "diagnostics/metrics/metrics_endpoint.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using ddp::diagnostics::HttpVerdict;

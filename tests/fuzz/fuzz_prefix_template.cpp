@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "logs/prefix_template.hpp"
+#include "logs/log_plan.hpp"
 
 namespace {
 

@@ -9,8 +9,7 @@
 #include <ddp/error.hpp>
 
 #include "topology/network/hostlist.hpp"
-#include "world/node_map.hpp"
-#include "world/process_mapping.hpp"
+#include "world/job_connection.hpp"
 
 namespace {
 

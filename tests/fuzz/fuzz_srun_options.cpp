@@ -14,7 +14,7 @@
 
 #include <ddp/error.hpp>
 
-#include "base/backend_words.hpp"
+#include "base/backend_file.hpp"
 #include "srun_side/command_line.hpp"
 #include "srun_side/plugin_options.hpp"
 

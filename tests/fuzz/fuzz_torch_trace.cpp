@@ -8,7 +8,7 @@
 
 #include <ddp/error.hpp>
 
-#include "diagnostics/hang/torch_trace.hpp"
+#include "diagnostics/hang/torch_recorder.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   ddp::flight::FlightView view;

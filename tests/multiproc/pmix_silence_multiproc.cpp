@@ -19,7 +19,7 @@
 #include "base/env_table.hpp"
 #include "base/socket.hpp"
 #include "base/unique_fd.hpp"
-#include "kvs/pmix_handles.hpp"
+#include "kvs/pmix_library.hpp"
 #include "kvs/pmix_session.hpp"
 #include "kvs/pmix_store.hpp"
 #include "pmix_server/job_namespace.hpp"

@@ -15,8 +15,8 @@
 
 #include "base/byte_stream.hpp"
 #include "base/env_table.hpp"
+#include "base/errors.hpp"
 #include "base/socket.hpp"
-#include "base/system_error.hpp"
 #include "pmix_server/pmix_server.hpp"
 
 // There in programs that are built with the leak sanitizer.

@@ -17,8 +17,8 @@
 #include <fmt/ranges.h>
 
 #include "base/byte_stream.hpp"
+#include "base/errors.hpp"
 #include "base/socket.hpp"
-#include "base/system_error.hpp"
 #include "support/pmix_node_process.hpp"
 
 namespace ddp::test {

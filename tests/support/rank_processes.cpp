@@ -14,7 +14,7 @@
 #include <stdexcept>
 
 #include "base/env_table.hpp"
-#include "base/system_error.hpp"
+#include "base/errors.hpp"
 
 namespace ddp::test {
 namespace {

@@ -15,9 +15,9 @@
 
 #include <ddp/error.hpp>
 
+#include "base/errors.hpp"
 #include "base/host_name.hpp"
-#include "base/stderr_line.hpp"
-#include "base/system_error.hpp"
+#include "base/log.hpp"
 #include "command/judged_program.hpp"
 #include "command/store_closer.hpp"
 #include "command/usage_error.hpp"

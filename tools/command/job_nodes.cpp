@@ -16,7 +16,7 @@
 
 #include "base/env_table.hpp"
 #include "command/helper_lines.hpp"
-#include "diagnostics/stacks/tool_process.hpp"
+#include "diagnostics/stacks/stack_tools.hpp"
 
 extern char** environ;
 

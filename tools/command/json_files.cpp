@@ -9,8 +9,8 @@
 
 #include <ddp/error.hpp>
 
-#include "base/system_error.hpp"
-#include "base/whole_file.hpp"
+#include "base/errors.hpp"
+#include "base/files.hpp"
 
 namespace ddp::tools {
 

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "base/nccl_candidates.hpp"
+#include "base/library_search.hpp"
 
 namespace ddp::tools {
 

@@ -5,7 +5,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "base/option_name.hpp"
+#include "base/closest_word.hpp"
 #include "command/usage_error.hpp"
 
 namespace ddp::tools {

@@ -2,8 +2,8 @@
 
 #include <unistd.h>
 
-#include "base/system_error.hpp"
-#include "base/whole_file.hpp"
+#include "base/errors.hpp"
+#include "base/files.hpp"
 
 namespace ddp::tools {
 

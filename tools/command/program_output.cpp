@@ -12,9 +12,9 @@
 
 #include <ddp/error.hpp>
 
-#include "base/child_process.hpp"
+#include "base/errors.hpp"
+#include "base/process.hpp"
 #include "base/socket.hpp"
-#include "base/system_error.hpp"
 #include "base/unique_fd.hpp"
 
 namespace ddp::tools {

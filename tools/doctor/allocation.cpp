@@ -13,9 +13,9 @@
 
 #include <ddp/error.hpp>
 
-#include "base/child_process.hpp"
+#include "base/errors.hpp"
+#include "base/process.hpp"
 #include "base/slurm_step.hpp"
-#include "base/system_error.hpp"
 
 namespace ddp::tools::doctor {
 namespace {

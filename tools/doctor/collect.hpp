@@ -9,7 +9,7 @@
 #include <ddp/topology.hpp>
 
 #include "base/env_table.hpp"
-#include "base/nccl_candidates.hpp"
+#include "base/library_search.hpp"
 #include "base/nccl_conf.hpp"
 #include "doctor/facts.hpp"
 #include "topology/inventory/network_facts.hpp"

@@ -10,11 +10,10 @@
 
 #include <fmt/format.h>
 
+#include "base/errors.hpp"
 #include "base/library_search.hpp"
-#include "base/system_error.hpp"
 #include "base/unique_fd.hpp"
 #include "diagnostics/environment/nccl_file.hpp"
-#include "diagnostics/environment/nccl_plugins.hpp"
 #include "doctor/collect.hpp"
 #include "doctor/text_digest.hpp"
 #include "topology/inventory/sysfs.hpp"

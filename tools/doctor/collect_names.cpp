@@ -10,7 +10,7 @@
 
 #include <ddp/error.hpp>
 
-#include "base/address_lookup.hpp"
+#include "base/socket.hpp"
 #include "base/unique_fd.hpp"
 #include "doctor/collect.hpp"
 

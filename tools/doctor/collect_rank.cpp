@@ -13,8 +13,7 @@
 #include <ddp/version.hpp>
 
 #include "base/cgroup_limits.hpp"
-#include "diagnostics/environment/secret_name.hpp"
-#include "diagnostics/environment/shown_value.hpp"
+#include "diagnostics/environment/redaction.hpp"
 #include "doctor/collect.hpp"
 #include "topology/inventory/sysfs.hpp"
 #include "topology/placement/visible_devices.hpp"

@@ -11,7 +11,7 @@
 #include "diagnostics/environment/rank_environment.hpp"
 #include "doctor/facts.hpp"
 #include "doctor/probe.hpp"
-#include "world/node_map.hpp"
+#include "world/job_connection.hpp"
 
 namespace ddp::tools::doctor {
 

@@ -4,8 +4,8 @@
 #include <string_view>
 
 #include "doctor/nccl_rdma.hpp"
-#include "topology/network/ifname_list.hpp"
 #include "topology/network/interface_agreement.hpp"
+#include "topology/network/user_interfaces.hpp"
 
 namespace ddp::tools::doctor {
 namespace {

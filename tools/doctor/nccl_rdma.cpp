@@ -10,8 +10,8 @@
 
 #include <fmt/format.h>
 
-#include "topology/network/ifname_list.hpp"
 #include "topology/network/interface_agreement.hpp"
+#include "topology/network/user_interfaces.hpp"
 
 namespace ddp::tools::doctor {
 namespace {

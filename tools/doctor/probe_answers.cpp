@@ -14,10 +14,9 @@
 
 #include <ddp/error.hpp>
 
+#include "base/errors.hpp"
 #include "base/socket.hpp"
-#include "base/system_error.hpp"
 #include "base/unique_fd.hpp"
-#include "base/wake_event.hpp"
 #include "doctor/probe.hpp"
 #include "doctor/probe_packet.hpp"
 

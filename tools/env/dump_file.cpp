@@ -9,9 +9,9 @@
 
 #include <ddp/error.hpp>
 
-#include "base/system_error.hpp"
-#include "base/whole_file.hpp"
-#include "diagnostics/environment/shown_value.hpp"
+#include "base/errors.hpp"
+#include "base/files.hpp"
+#include "diagnostics/environment/redaction.hpp"
 
 namespace ddp::tools::env {
 namespace {

@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 
 #include "base/env_table.hpp"
-#include "diagnostics/environment/shown_value.hpp"
+#include "diagnostics/environment/redaction.hpp"
 #include "diagnostics/environment/variable_table.hpp"
 
 namespace ddp::tools::env {

@@ -18,8 +18,8 @@
 
 #include "base/byte_stream.hpp"
 #include "base/env_table.hpp"
+#include "base/files.hpp"
 #include "base/host_name.hpp"
-#include "base/whole_file.hpp"
 #include "command/helper_lines.hpp"
 #include "command/job_nodes.hpp"
 #include "diagnostics/environment/environment_fold.hpp"

@@ -15,7 +15,7 @@
 
 #include "base/env_table.hpp"
 #include "base/nccl_conf.hpp"
-#include "topology/network/socket_interface.hpp"
+#include "topology/network/interface_candidates.hpp"
 
 namespace ddp::tools {
 

@@ -8,8 +8,8 @@
 
 #include <ddp/world.hpp>
 
+#include "base/files.hpp"
 #include "base/host_name.hpp"
-#include "base/whole_file.hpp"
 #include "command/launched.hpp"
 #include "command/output.hpp"
 #include "command/usage_error.hpp"

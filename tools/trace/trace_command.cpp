@@ -4,7 +4,7 @@
 
 #include <ddp/error.hpp>
 
-#include "base/stderr_line.hpp"
+#include "base/log.hpp"
 #include "command/json_files.hpp"
 #include "command/output.hpp"
 #include "trace/merge.hpp"

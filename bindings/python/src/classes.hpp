@@ -18,7 +18,7 @@
 
 #include <nanobind/nanobind.h>
 
-#include "gil.hpp"
+#include "interpreter.hpp"
 
 namespace ddp::python {
 

@@ -2,9 +2,12 @@
 // Threads of libddp only post numbers, and never touch Python.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <vector>
+
+#include <Python.h>
 
 #include <ddp/work.hpp>
 
@@ -28,5 +31,50 @@ class CompletionQueue {
   struct State;
   std::shared_ptr<State> state_;  ///< operations look whether it is still there
 };
+
+// What threads without the GIL leave for one that has it. Without locks, since a fork(2) may happen at any time, and
+// the child must be able to look into it.
+
+/// Nodes have a member `next`. Newest first.
+template <class Node>
+class Mailbox {
+ public:
+  /// Posts a chain of nodes. From any thread.
+  void post(Node* first) noexcept {
+    Node* last = first;
+    while (last->next != nullptr) last = last->next;
+    last->next = newest_.load(std::memory_order_relaxed);
+    while (!newest_.compare_exchange_weak(last->next, first, std::memory_order_release, std::memory_order_relaxed)) {
+    }
+  }
+
+  /// All that was posted, a chain or null; the caller owns it.
+  Node* take() noexcept {
+    if (newest_.load(std::memory_order_relaxed) == nullptr) return nullptr;
+    return newest_.exchange(nullptr, std::memory_order_acquire);
+  }
+
+ private:
+  std::atomic<Node*> newest_{nullptr};
+};
+
+// Python objects that operations keep alive. Operations end on any thread, so what they held is put aside there,
+// without Python, and released by the next call that holds the GIL.
+
+/// References that belong together: a buffer that was exported, or a capsule. A chain through next.
+struct HeldObject {
+  Py_buffer buffer{};           ///< released if buffer.obj is set
+  PyObject* capsule = nullptr;  ///< a new reference, or null
+  HeldObject* next = nullptr;
+};
+
+/// An owner for CallOptions::keep_alive. Its last copy may go on any thread, with or without the GIL.
+std::shared_ptr<const void> hold(HeldObject* chain);
+
+/// Releases what operations have put aside. With the GIL.
+void release_dropped_objects() noexcept;
+
+/// Releases at once, with the GIL: for what no operation has got yet.
+void release(HeldObject* chain) noexcept;
 
 }  // namespace ddp::python

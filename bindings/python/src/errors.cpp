@@ -3,7 +3,7 @@
 #include <cmath>
 #include <string>
 
-#include "gil.hpp"
+#include "interpreter.hpp"
 
 namespace ddp::python {
 namespace {

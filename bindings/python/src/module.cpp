@@ -6,7 +6,7 @@
 #include <nanobind/stl/string.h>
 
 #include "classes.hpp"
-#include "dropped_objects.hpp"
+#include "completion_queue.hpp"
 #include "errors.hpp"
 
 NB_MODULE(_core, module) {

@@ -2,16 +2,19 @@
 // CuPy).
 #pragma once
 
+#include <nanobind/nanobind.h>
+
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string_view>
+#include <vector>
 
+#include <ddp/broadcast_state.hpp>
 #include <ddp/process_group.hpp>
 #include <ddp/tensor_view.hpp>
 
-#include <nanobind/nanobind.h>
-
-#include "dropped_objects.hpp"
+#include "completion_queue.hpp"
 
 namespace ddp::python {
 
@@ -44,5 +47,78 @@ class TensorArguments {
   std::optional<Device> device_;
   HeldObject* held_ = nullptr;
 };
+
+}  // namespace ddp::python
+
+namespace ddp::python::dlpack {
+
+// DLPack's binary interface, version 1.1 (github.com/dmlc/dlpack, include/dlpack/dlpack.h): what is read of it.
+
+enum DeviceType : std::int32_t { kCpu = 1, kCuda = 2, kCudaHost = 3, kCudaManaged = 13 };
+enum TypeCode : std::uint8_t {
+  kInt = 0,
+  kUInt = 1,
+  kFloat = 2,
+  kBFloat = 4,
+  kComplex = 5,
+  kBool = 6,
+  kFloat8E4M3 = 10,
+  kFloat8E5M2 = 12
+};
+
+struct Device {
+  std::int32_t type;
+  std::int32_t index;
+};
+
+struct DataType {
+  std::uint8_t code;
+  std::uint8_t bits;
+  std::uint16_t lanes;
+};
+
+struct Tensor {
+  void* data;
+  Device device;
+  std::int32_t dimensions;
+  DataType dtype;
+  std::int64_t* shape;
+  std::int64_t* strides;  ///< in elements; null for a dense tensor
+  std::uint64_t byte_offset;
+};
+
+/// In capsules of the name "dltensor".
+struct ManagedTensor {
+  Tensor tensor;
+  void* context;
+  void (*deleter)(ManagedTensor*);
+};
+
+constexpr std::uint64_t kReadOnly = 1;
+
+/// In capsules of the name "dltensor_versioned".
+struct VersionedTensor {
+  std::uint32_t major;
+  std::uint32_t minor;
+  void* context;
+  void (*deleter)(VersionedTensor*);
+  std::uint64_t flags;
+  Tensor tensor;
+};
+
+}  // namespace ddp::python::dlpack
+
+namespace ddp::python {
+
+// Python's mappings from names to tensors, as state_dict() gives them.
+
+/// What type checkers are told of them.
+#define DDP_NAMED "collections.abc.Mapping[str, libddp._types.Tensor]"
+
+/// The tensors of @p mapping in its order; @p tensors keeps them. Throws Error(invalid_argument) that names the entry.
+std::vector<NamedTensor> named_tensors(nanobind::handle mapping, TensorArguments& tensors, Access access);
+
+/// The bytes of @p object, a str or os.PathLike. Throws TypeError.
+std::string path_of(nanobind::handle object);
 
 }  // namespace ddp::python

@@ -3,7 +3,6 @@
 
 #include "classes.hpp"
 #include "completion_queue.hpp"
-#include "dropped_objects.hpp"
 #include "errors.hpp"
 
 namespace ddp::python {

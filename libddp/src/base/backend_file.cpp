@@ -9,9 +9,8 @@
 
 #include <ddp/error.hpp>
 
-#include "base/backend_words.hpp"
 #include "base/closest_word.hpp"
-#include "base/invalid_argument.hpp"
+#include "base/errors.hpp"
 #include "base/library_search.hpp"
 
 namespace ddp::base {

@@ -1,8 +1,14 @@
 #include "base/closest_word.hpp"
 
 #include <algorithm>
+#include <cctype>
+#include <cstddef>
+#include <iterator>
 #include <numeric>
 #include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 namespace ddp::base {
 namespace {
@@ -42,6 +48,35 @@ std::string closest_word(std::string_view typed, std::span<const std::string> ca
 
 std::size_t plausible_changes(std::size_t letters, std::size_t most) {
   return std::clamp(letters / 3, std::size_t{1}, most);
+}
+
+Error unknown_word(std::string attempted, std::string_view word, std::span<const std::string> accepted) {
+  std::string lower{word};
+  std::transform(lower.begin(), lower.end(), lower.begin(), [](unsigned char c) { return std::tolower(c); });
+  const std::string closest = closest_word(lower, accepted, kTypingMistake);
+  return Error{{.code = ErrorCode::invalid_argument,
+                .attempted = std::move(attempted),
+                .cause = fmt::format("'{}' is not one of {}", word, fmt::join(accepted, ", ")),
+                .hint = closest.empty() ? "" : fmt::format("did you mean '{}'?", closest)}};
+}
+
+std::vector<std::string> options_meant_by(std::string_view typed, std::span<const std::string> names) {
+  if (std::find(names.begin(), names.end(), typed) != names.end()) return {std::string(typed)};
+  std::vector<std::string> begun;
+  std::copy_if(names.begin(), names.end(), std::back_inserter(begun),
+               [&](const std::string& name) { return name.starts_with(typed); });
+  return begun;
+}
+
+std::string closest_option(const std::string& typed, std::span<const std::string> names) {
+  const std::string whole = closest_word(typed, names, std::max<std::size_t>(typed.size() / 3, 2));
+  if (!whole.empty() || typed.size() < 5) return whole;
+  std::vector<std::string> beginnings;
+  for (const std::string& name : names) beginnings.push_back(name.substr(0, typed.size()));
+  constexpr std::size_t kDashes = 2;
+  const std::string beginning = closest_word(typed, beginnings, (typed.size() - kDashes) / 2);
+  if (beginning.empty()) return {};
+  return *std::find_if(names.begin(), names.end(), [&](const auto& name) { return name.starts_with(beginning); });
 }
 
 }  // namespace ddp::base

@@ -1,10 +1,17 @@
 #include "base/library_search.hpp"
 
+#include <link.h>
+
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <string_view>
+
+#include "base/python_prefix.hpp"
 
 namespace ddp::base {
 namespace {
@@ -79,6 +86,130 @@ std::optional<FoundLibrary> find_library(const Environment& environment, const s
     if (is_file(root, path)) return FoundLibrary{.path = path.string(), .by_variable = false};
   }
   return std::nullopt;
+}
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kFile = "libnccl.so.2";
+
+std::string name_of(const std::string& path) { return fs::path(path).filename().string(); }
+
+/// In site-packages, where PyTorch's wheels have it.
+fs::path in_packages(const fs::path& packages) { return packages / "nvidia" / "nccl" / "lib" / kFile; }
+
+/// site-packages of the Python environment @p prefix, as far as there are any.
+std::vector<fs::path> packages_of(const std::string& root, const fs::path& prefix) {
+  std::vector<fs::path> found;
+  std::error_code ignored;
+  for (const auto* folder : {"lib", "lib64"}) {
+    for (fs::directory_iterator entry{root + (prefix / folder).string(), ignored}, end; entry != end;
+         entry.increment(ignored)) {
+      if (entry->path().filename().string().rfind("python3", 0) != 0) continue;
+      for (const auto* packages : {"site-packages", "dist-packages"}) {
+        // lib64 may be a link to lib. Below a root of its own, links would lead out of it.
+        std::error_code missing;
+        const fs::path path = root.empty() ? fs::canonical(entry->path() / packages, missing)
+                                           : prefix / folder / entry->path().filename() / packages;
+        if (!missing && fs::is_directory(root + path.string(), missing)) found.push_back(path);
+      }
+    }
+  }
+  std::sort(found.begin(), found.end());
+  found.erase(std::unique(found.begin(), found.end()), found.end());
+  return found;
+}
+
+int add_name(dl_phdr_info* object, std::size_t /*size*/, void* names) {
+  if (object->dlpi_name != nullptr && object->dlpi_name[0] != '\0') {
+    static_cast<std::vector<std::string>*>(names)->emplace_back(object->dlpi_name);
+  }
+  return 0;
+}
+
+/// By what the program was started, as /proc/self/exe would be the Python behind the environment's link. Through the
+/// PATH it has no folder, but Python then also sees VIRTUAL_ENV or needs none; a relative path may mean another file by
+/// now.
+std::string program_of_process() {
+  std::ifstream arguments("/proc/self/cmdline", std::ios::binary);
+  std::string program;
+  std::getline(arguments, program, '\0');
+  if (program.rfind('/', 0) == 0) return program;
+  std::error_code error;
+  const fs::path link = fs::read_symlink("/proc/self/exe", error);
+  return error ? program : link.string();
+}
+
+}  // namespace
+
+NcclSurroundings NcclSurroundings::process() {
+  NcclSurroundings process{
+      .program = program_of_process(), .environment = Environment::process(), .python_prefix = base::python_prefix()};
+  dl_iterate_phdr(&add_name, &process.loaded);
+  return process;
+}
+
+std::vector<std::string> python_packages(const NcclSurroundings& surroundings, const std::string& program) {
+  const fs::path prefix = fs::path(program).parent_path().parent_path();
+  std::vector<fs::path> prefixes;
+  std::error_code ignored;
+  if (!fs::exists(surroundings.root + (prefix / "pyvenv.cfg").string(), ignored)) {
+    const std::string home = surroundings.environment.raw("HOME").value_or("");
+    if (home.starts_with('/') && !surroundings.environment.has("PYTHONNOUSERSITE"))
+      prefixes.push_back(fs::path(home) / ".local");
+    if (prefix == "/usr") prefixes.emplace_back("/usr/local");  // where Debian's pip installs
+  }
+  prefixes.push_back(prefix);
+  std::vector<std::string> folders;
+  for (const fs::path& each : prefixes) {
+    for (const fs::path& packages : packages_of(surroundings.root, each)) folders.push_back(packages.string());
+  }
+  return folders;
+}
+
+std::vector<NcclCandidate> nccl_candidates(const NcclSurroundings& surroundings) {
+  std::vector<NcclCandidate> candidates;
+  const auto add = [&](const fs::path& file, std::string found, bool loaded, bool decisive) {
+    if (!loaded && !decisive && file != kFile && !file.is_absolute()) return;
+    const auto same = [&](const NcclCandidate& known) { return known.file == file; };
+    if (std::any_of(candidates.begin(), candidates.end(), same)) return;
+    candidates.push_back({file.string(), std::move(found), loaded, decisive});
+  };
+
+  // libnccl-net.so and the like are plugins of it.
+  for (const std::string& object : surroundings.loaded) {
+    if (name_of(object).rfind("libnccl.so", 0) == 0) add(object, "loaded already", true, true);
+  }
+  // PyTorch that was built from source may have it inside.
+  for (const std::string& object : surroundings.loaded) {
+    if (name_of(object).rfind("libtorch_cuda", 0) == 0) add(object, "inside PyTorch, loaded already", true, false);
+  }
+  if (const std::string file = surroundings.environment.text("DDP_NCCL_LIBRARY"); !file.empty()) {
+    add(file, "DDP_NCCL_LIBRARY", false, true);
+  }
+  for (const std::string& object : surroundings.loaded) {
+    const fs::path folder = fs::path(object).parent_path();  // site-packages/torch/lib
+    const std::string name = name_of(object);
+    if (name.rfind("libtorch", 0) != 0 && name.rfind("libc10", 0) != 0) continue;
+    add(folder / kFile, "beside the loaded PyTorch", false, false);
+    add(in_packages(folder.parent_path().parent_path()), "beside the loaded PyTorch", false, false);
+  }
+  for (const std::string_view name : {"VIRTUAL_ENV", "CONDA_PREFIX"}) {
+    const std::string prefix = surroundings.environment.raw(name).value_or("");
+    if (!fs::path(prefix).is_absolute()) continue;
+    for (const fs::path& packages : packages_of(surroundings.root, prefix))
+      add(in_packages(packages), "packages of " + std::string(name), false, false);
+  }
+  const fs::path program = fs::path(surroundings.python_prefix).is_absolute()
+                               ? fs::path(surroundings.python_prefix) / "bin" / "python3"
+                               : fs::path(surroundings.program);
+  if (program.is_absolute() && name_of(program).rfind("python", 0) == 0) {
+    for (const fs::path packages : python_packages(surroundings, program))
+      add(in_packages(packages), "packages of " + surroundings.python, false, false);
+  }
+  add(fs::path(kFile), "the loader's", false, false);
+  return candidates;
 }
 
 }  // namespace ddp::base

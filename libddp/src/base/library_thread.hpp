@@ -1,17 +1,26 @@
-// Threads that belong to the library must not run the host program's signal handlers, and must not end it by SIGPIPE
-// when a peer's socket is gone.
+// Threads of the library: started without signals, and calls that may be abandoned when their deadline passes.
 #pragma once
 
 #include <pthread.h>
 #include <signal.h>
 
+#include <exception>
+#include <future>
+#include <memory>
+#include <optional>
 #include <system_error>
 #include <thread>
+#include <type_traits>
 #include <utility>
 
-#include "base/system_error.hpp"
+#include <ddp/deadline.hpp>
+
+#include "base/errors.hpp"
 
 namespace ddp::base {
+
+// Threads that belong to the library must not run the host program's signal handlers, and must not end it by SIGPIPE
+// when a peer's socket is gone.
 
 /// While it lives, the calling thread gets no signals but those of its own faults. Threads started meanwhile inherit
 /// that for good.
@@ -41,6 +50,27 @@ std::thread start_thread(Function&& function) {
     throw system_error("starting a thread", error.code().value(),
                        "check the limit of processes (ulimit -u) and of the cgroup");
   }
+}
+
+// Calls of other libraries that have no deadline and may hang: a resolver, a PMIx server, a GPU driver.
+
+/// Calls @p function on a thread of its own. Returns what it returns or throws what it throws; nothing at the deadline:
+/// then the thread is abandoned, so that @p function must own all that it touches. Throws Error(system) when there can
+/// be no more threads.
+template <class Function>
+std::optional<std::invoke_result_t<Function>> abandonable_call(Function function, Deadline deadline) {
+  using Result = std::invoke_result_t<Function>;
+  auto promise = std::make_shared<std::promise<Result>>();
+  std::future<Result> result = promise->get_future();
+  start_thread([promise, call = std::move(function)]() mutable {
+    try {
+      promise->set_value(call());
+    } catch (...) {
+      promise->set_exception(std::current_exception());
+    }
+  }).detach();
+  if (result.wait_until(deadline.when()) != std::future_status::ready) return std::nullopt;
+  return result.get();
 }
 
 }  // namespace ddp::base

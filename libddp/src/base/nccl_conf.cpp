@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "base/fnv1a.hpp"
+#include "base/byte_stream.hpp"
 
 namespace ddp::base {
 namespace {

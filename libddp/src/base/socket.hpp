@@ -1,8 +1,11 @@
 // TCP with deadlines: connect, listen, and moving whole messages. Sockets are non-blocking and close-on-exec.
 #pragma once
 
+#include <netdb.h>
+
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 
@@ -49,5 +52,15 @@ void keep_alive(int fd) noexcept;
 /// Whether a client waits to be accepted. Decides it where accept(2) has failed for want of a descriptor or of memory,
 /// which Linux takes before it looks (net/socket.c, __sys_accept4_file).
 bool client_waits(int listening);
+
+// getaddrinfo(3) with an owner, a deadline, and errors as ddp::Error.
+
+using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
+
+/// All TCP addresses of @p host, in the resolver's order; @p flags of getaddrinfo(3). Throws Error: invalid_argument,
+/// or timeout when the resolver does not answer by @p deadline, or within 30 s.
+AddressList resolve(const std::string& host, std::uint16_t port, int flags, const std::string& attempted,
+                    Deadline deadline);
+AddressList resolve(const std::string& host, std::uint16_t port, int flags, const std::string& attempted);
 
 }  // namespace ddp::base

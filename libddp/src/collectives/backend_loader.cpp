@@ -13,7 +13,6 @@
 #include <ddp/error.hpp>
 
 #include "base/backend_file.hpp"
-#include "base/backend_words.hpp"
 #include "base/env_table.hpp"
 #include "collectives/local_backend.hpp"
 

@@ -7,7 +7,7 @@
 
 #include <ddp/version.hpp>
 
-#include "base/backend_words.hpp"
+#include "base/backend_file.hpp"
 #include "base/byte_stream.hpp"
 #include "base/log.hpp"
 #include "collectives/backend_loader.hpp"

@@ -2,7 +2,7 @@
 // not come back.
 #include <fmt/format.h>
 
-#include "base/abandonable_call.hpp"
+#include "base/library_thread.hpp"
 #include "base/log.hpp"
 #include "collectives/group_driver.hpp"
 

@@ -7,7 +7,7 @@
 
 #include <ddp/error.hpp>
 
-#include "base/invalid_argument.hpp"
+#include "base/errors.hpp"
 #include "kernels/copies.hpp"
 
 namespace ddp::kernels {

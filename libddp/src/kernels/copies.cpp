@@ -10,7 +10,7 @@
 
 #include <ddp/error.hpp>
 
-#include "base/invalid_argument.hpp"
+#include "base/errors.hpp"
 #include "kernels/arguments.hpp"
 #include "kernels/piece_launcher.hpp"
 

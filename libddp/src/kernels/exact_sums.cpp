@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "base/invalid_argument.hpp"
+#include "base/errors.hpp"
 #include "kernels/arguments.hpp"
 #include "kernels/piece_launcher.hpp"
 

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include "kvs/store_contract.hpp"
-#include "kvs/store_key.hpp"
 
 namespace ddp::kvs {
 

@@ -8,11 +8,10 @@
 
 #include <ddp/error.hpp>
 
+#include "base/byte_stream.hpp"
 #include "base/env_table.hpp"
-#include "base/fnv1a.hpp"
 #include "base/log.hpp"
 #include "kvs/store_contract.hpp"
-#include "kvs/store_key.hpp"
 
 namespace ddp::kvs {
 namespace {

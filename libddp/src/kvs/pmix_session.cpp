@@ -9,9 +9,9 @@
 
 #include <fmt/format.h>
 
-#include "base/abandonable_call.hpp"
+#include "base/library_thread.hpp"
 #include "base/log.hpp"
-#include "kvs/pmix_handles.hpp"
+#include "kvs/pmix_library.hpp"
 
 namespace ddp::kvs {
 namespace {

@@ -1,16 +1,30 @@
 // The connection of this process to its PMIx server: PMIx_Init, the job's facts, PMIx_Finalize.
 #pragma once
 
-#include <pmix.h>
-
+#include <optional>
 #include <string>
+#include <vector>
+
+#include <pmix.h>
 
 #include <ddp/deadline.hpp>
 
 #include "base/env_table.hpp"
-#include "kvs/job_facts.hpp"
 
 namespace ddp::kvs {
+
+// What a launcher's service says about the job, before anything is computed from it.
+
+struct JobFacts {
+  int rank = 0;
+  int world_size = 1;
+  /// From the launcher, to check the computed one.
+  std::optional<int> local_rank;
+  /// "(vector,(first node,nodes,ranks per node),...)", the form shared by PMI-2 and PMIX_ANL_MAP.
+  std::optional<std::string> process_mapping;
+  /// Names of the nodes in node order; empty if the launcher does not say, or the environment is cheaper to ask.
+  std::vector<std::string> node_names;
+};
 
 /// PMIx_Init to PMIx_Finalize. PMIx is one per process and counts its initializations, so that a program may use PMIx
 /// (or MPI) beside libddp. Calls from one thread at a time.

@@ -9,12 +9,10 @@
 
 #include <fmt/format.h>
 
-#include "base/abandonable_call.hpp"
 #include "base/byte_stream.hpp"
-#include "kvs/pmix_handles.hpp"
-#include "kvs/pmix_info_list.hpp"
+#include "base/library_thread.hpp"
+#include "kvs/pmix_library.hpp"
 #include "kvs/store_contract.hpp"
-#include "kvs/store_key.hpp"
 
 namespace ddp::kvs {
 namespace {

@@ -1,13 +1,17 @@
-// The parts of the KeyValueStore contract that are the same for every store: argument checks and the fence time-out.
+// What all key-value stores promise: keys, values, errors.
 #pragma once
 
+#include <cstddef>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <ddp/deadline.hpp>
 #include <ddp/error.hpp>
 
 namespace ddp::kvs {
+
+// The parts of the KeyValueStore contract that are the same for every store: argument checks and the fence time-out.
 
 /// Throws Error(invalid_argument) unless 0 <= rank < world_size.
 void check_rank(int rank, int world_size);
@@ -24,5 +28,13 @@ Deadline before_reserve(Deadline deadline);
 
 /// The error of a fence that @p absent ranks did not reach.
 Error fence_timeout(const std::string& attempted, std::vector<int> absent, int world_size);
+
+// The one rule about the names of values that all key-value stores share.
+
+inline constexpr std::size_t kMaxKeyBytes = 64;
+
+/// Throws Error(invalid_argument) unless @p key has 1 to 64 bytes of [A-Za-z0-9._-]: what PMIx, PMI-2 and a TCPStore
+/// all can carry without escaping.
+void check_key(std::string_view key);
 
 }  // namespace ddp::kvs

@@ -15,7 +15,6 @@
 #include "base/byte_stream.hpp"
 #include "base/socket.hpp"
 #include "kvs/store_contract.hpp"
-#include "kvs/store_key.hpp"
 
 namespace ddp::kvs {
 namespace {

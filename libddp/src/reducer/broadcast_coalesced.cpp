@@ -13,7 +13,7 @@
 #include <ddp/batch.hpp>
 #include <ddp/wait_watch.hpp>
 
-#include "base/invalid_argument.hpp"
+#include "base/errors.hpp"
 
 namespace ddp {
 namespace {

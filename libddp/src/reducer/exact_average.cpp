@@ -10,7 +10,7 @@
 
 #include <ddp/comm_hook.hpp>
 
-#include "base/invalid_argument.hpp"
+#include "base/errors.hpp"
 #include "collectives/kernel_launcher.hpp"
 #include "kernels/exact_sums.hpp"
 #include "reducer/hooks/recast.hpp"

@@ -7,7 +7,7 @@
 
 #include <ddp/batch.hpp>
 
-#include "base/invalid_argument.hpp"
+#include "base/errors.hpp"
 
 namespace ddp {
 

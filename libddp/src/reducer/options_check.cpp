@@ -5,8 +5,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "base/fnv1a.hpp"
-#include "base/invalid_argument.hpp"
+#include "base/byte_stream.hpp"
+#include "base/errors.hpp"
 #include "reducer/parameter_check.hpp"
 
 namespace ddp::reducer {

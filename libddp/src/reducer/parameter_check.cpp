@@ -8,7 +8,6 @@
 #include <fmt/ranges.h>
 
 #include "base/byte_stream.hpp"
-#include "base/fnv1a.hpp"
 #include "collectives/all_gather_bytes.hpp"
 #include "reducer/answers.hpp"
 

@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "base/invalid_argument.hpp"
+#include "base/errors.hpp"
 #include "reducer/options_check.hpp"
 
 namespace ddp::reducer {

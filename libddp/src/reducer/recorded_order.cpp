@@ -15,10 +15,9 @@
 
 #include <ddp/error.hpp>
 
-#include "base/fnv1a.hpp"
-#include "base/invalid_argument.hpp"
-#include "base/new_file.hpp"
-#include "base/system_error.hpp"
+#include "base/byte_stream.hpp"
+#include "base/errors.hpp"
+#include "base/files.hpp"
 
 namespace ddp {
 namespace {

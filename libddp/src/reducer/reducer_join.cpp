@@ -3,7 +3,7 @@
 
 #include <ddp/broadcast_coalesced.hpp>
 
-#include "base/invalid_argument.hpp"
+#include "base/errors.hpp"
 #include "reducer/options_check.hpp"
 #include "reducer/reducer_impl.hpp"
 

@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "base/invalid_argument.hpp"
+#include "base/errors.hpp"
 #include "collectives/reduce_kernels.hpp"
 #include "reducer/bucket_memory.hpp"
 #include "reducer/step_guard.hpp"

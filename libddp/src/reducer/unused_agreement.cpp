@@ -8,7 +8,7 @@
 
 #include <ddp/error.hpp>
 
-#include "base/fnv1a.hpp"
+#include "base/byte_stream.hpp"
 #include "collectives/all_gather_bytes.hpp"
 #include "reducer/answers.hpp"
 

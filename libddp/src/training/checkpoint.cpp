@@ -9,9 +9,8 @@
 #include <fmt/format.h>
 
 #include "base/byte_stream.hpp"
-#include "base/invalid_argument.hpp"
+#include "base/errors.hpp"
 #include "base/log.hpp"
-#include "base/system_error.hpp"
 #include "training/checkpoint_folder.hpp"
 #include "training/folder_owner.hpp"
 #include "training/joint_action.hpp"

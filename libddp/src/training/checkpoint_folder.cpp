@@ -19,10 +19,10 @@
 
 #include <fmt/format.h>
 
+#include "base/errors.hpp"
+#include "base/files.hpp"
 #include "base/log.hpp"
-#include "base/system_error.hpp"
 #include "base/unique_fd.hpp"
-#include "base/whole_file.hpp"
 #include "training/damaged_file.hpp"
 
 namespace ddp::training {

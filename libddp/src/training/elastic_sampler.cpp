@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "base/invalid_argument.hpp"
+#include "base/errors.hpp"
 #include "training/equal_arguments.hpp"
 #include "training/shares.hpp"
 

@@ -20,13 +20,12 @@
 
 #include <ddp/error.hpp>
 
+#include "base/errors.hpp"
+#include "base/files.hpp"
 #include "base/library_thread.hpp"
 #include "base/log.hpp"
-#include "base/process_life.hpp"
-#include "base/system_error.hpp"
+#include "base/process.hpp"
 #include "base/unique_fd.hpp"
-#include "base/unshared_fd.hpp"
-#include "base/whole_file.hpp"
 
 namespace ddp::training {
 namespace {

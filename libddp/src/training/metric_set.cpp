@@ -7,8 +7,8 @@
 
 #include <fmt/format.h>
 
-#include "base/fnv1a.hpp"
-#include "base/invalid_argument.hpp"
+#include "base/byte_stream.hpp"
+#include "base/errors.hpp"
 
 namespace ddp {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "base/invalid_argument.hpp"
+#include "base/errors.hpp"
 #include "collectives/all_gather_bytes.hpp"
 
 namespace ddp {

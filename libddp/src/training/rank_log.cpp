@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "base/stderr_line.hpp"
+#include "base/log.hpp"
 
 namespace ddp {
 

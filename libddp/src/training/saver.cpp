@@ -11,7 +11,7 @@
 #include <ddp/error.hpp>
 
 #include "base/host_name.hpp"
-#include "base/process_life.hpp"
+#include "base/process.hpp"
 
 namespace ddp::training {
 namespace {

@@ -11,9 +11,8 @@
 
 #include <fmt/format.h>
 
-#include "base/invalid_argument.hpp"
-#include "base/new_file.hpp"
-#include "base/system_error.hpp"
+#include "base/errors.hpp"
+#include "base/files.hpp"
 #include "base/unique_fd.hpp"
 #include "training/damaged_file.hpp"
 #include "training/file_checksum.hpp"

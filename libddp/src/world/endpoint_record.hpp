@@ -10,7 +10,7 @@
 
 #include <ddp/bytes.hpp>
 
-#include "base/process_life.hpp"
+#include "base/process.hpp"
 #include "topology/network/interface_candidates.hpp"
 
 namespace ddp::world {

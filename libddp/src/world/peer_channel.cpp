@@ -10,10 +10,10 @@
 #include <exception>
 
 #include "base/byte_stream.hpp"
+#include "base/errors.hpp"
 #include "base/library_thread.hpp"
 #include "base/log.hpp"
 #include "base/socket.hpp"
-#include "base/system_error.hpp"
 
 namespace ddp::world {
 namespace {

@@ -12,8 +12,7 @@
 #include <ddp/deadline.hpp>
 
 #include "base/connection_source.hpp"
-#include "base/unshared_fd.hpp"
-#include "base/wake_event.hpp"
+#include "base/unique_fd.hpp"
 #include "world/peer_wire.hpp"
 
 namespace ddp::world {

@@ -13,7 +13,7 @@
 #include <fmt/format.h>
 
 #include "base/byte_stream.hpp"
-#include "base/system_error.hpp"
+#include "base/errors.hpp"
 #include "base/unique_fd.hpp"
 
 namespace ddp::world {

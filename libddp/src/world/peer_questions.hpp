@@ -11,7 +11,7 @@
 
 #include <ddp/deadline.hpp>
 
-#include "base/process_life.hpp"
+#include "base/process.hpp"
 #include "world/peer_wire.hpp"
 
 namespace ddp::world {

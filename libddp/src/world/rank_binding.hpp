@@ -10,7 +10,7 @@
 #include <ddp/world.hpp>
 
 #include "base/env_table.hpp"
-#include "topology/network/socket_interface.hpp"
+#include "topology/network/interface_candidates.hpp"
 
 namespace ddp::world {
 

@@ -21,7 +21,7 @@
 #include "base/library_thread.hpp"
 #include "base/log.hpp"
 #include "base/torchrun_environment.hpp"
-#include "base/wake_event.hpp"
+#include "base/unique_fd.hpp"
 #include "store_server/store_server.hpp"
 #include "store_server/witness.hpp"
 #include "world/world_state.hpp"

@@ -6,7 +6,7 @@
 
 #include <ddp/error.hpp>
 
-#include "base/system_error.hpp"
+#include "base/errors.hpp"
 #include "diagnostics/environment/environment_dump.hpp"
 #include "world/world_state.hpp"
 

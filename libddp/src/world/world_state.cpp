@@ -18,13 +18,12 @@
 #include "base/env_table.hpp"
 #include "base/host_name.hpp"
 #include "base/log.hpp"
-#include "base/peer_timeout.hpp"
 #include "diagnostics/environment/environment_dump.hpp"
 #include "flight/flight_memory.hpp"
 #include "store_server/store_key.hpp"
 #include "topology/inventory/network_facts.hpp"
 #include "topology/placement/rank_device.hpp"
-#include "world/process_mapping.hpp"
+#include "world/job_connection.hpp"
 #include "world/rank_binding.hpp"
 
 namespace ddp {

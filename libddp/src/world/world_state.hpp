@@ -15,10 +15,8 @@
 #include "base/running_clock.hpp"
 #include "topology/network/interface_agreement.hpp"
 #include "topology/network/interface_candidates.hpp"
-#include "topology/network/socket_interface.hpp"
 #include "world/endpoint_record.hpp"
 #include "world/job_connection.hpp"
-#include "world/node_map.hpp"
 #include "world/peer_channel.hpp"
 #include "world/peer_questions.hpp"
 

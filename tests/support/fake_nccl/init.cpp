@@ -9,7 +9,7 @@
 #include <random>
 #include <system_error>
 
-#include "base/fnv1a.hpp"
+#include "base/byte_stream.hpp"
 #include "cuda_side.hpp"
 #include "group.hpp"
 

@@ -1,9 +1,10 @@
 // Suggestions for typing mistakes: the fewest changes win, and distant words are none.
-#include "base/closest_word.hpp"
+#include <vector>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <vector>
+#include "base/closest_word.hpp"
 
 namespace ddp::base {
 namespace {
@@ -31,5 +32,29 @@ TEST(ClosestWord, TheFirstOfSeveralEquallyClose) {
   EXPECT_EQ(closest_word("pmi1", kWords, 1), "pmix");
 }
 
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+const std::vector<std::string> kNames{"--nproc", "--nproc-per-node", "--export", "--explain"};
+
+TEST(OptionName, BeginningsMeanWhatTheyBegin) {
+  EXPECT_THAT(options_meant_by("--expo", kNames), ElementsAre("--export"));
+  EXPECT_THAT(options_meant_by("--exp", kNames), ElementsAre("--export", "--explain"));
+  EXPECT_THAT(options_meant_by("--exported", kNames), IsEmpty());
+}
+
+TEST(OptionName, AWholeNameIsNoBeginning) {
+  EXPECT_THAT(options_meant_by("--nproc", kNames), ElementsAre("--nproc"));
+  EXPECT_THAT(options_meant_by("--nproc-", kNames), ElementsAre("--nproc-per-node"));
+}
+
+TEST(OptionName, MistakesInNamesAndInTheirBeginnings) {
+  EXPECT_EQ(closest_option("--exprot", kNames), "--export");
+  EXPECT_EQ(closest_option("--nprok-per", kNames), "--nproc-per-node");
+  EXPECT_EQ(closest_option("--colour", kNames), "");
+  EXPECT_EQ(closest_option("--x", kNames), "");
+}
+
 }  // namespace
+
 }  // namespace ddp::base

@@ -1,14 +1,14 @@
 // Environment variables: the table itself, strict reading of every type, and hints for typing mistakes.
-#include "base/env_table.hpp"
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <stdexcept>
 
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
 #include <ddp/error.hpp>
+
+#include "base/env_table.hpp"
 
 namespace ddp::base {
 namespace {
@@ -153,4 +153,44 @@ TEST(ProcessEnvironment, IsACopy) {
 }
 
 }  // namespace
+
+// DDP_PEER_TIMEOUT: its default, its unit, and that limits which healthy processes exceed are refused.
+
+namespace {
+
+using std::chrono::milliseconds;
+
+milliseconds with(const char* value) { return peer_timeout(Environment{{{"DDP_PEER_TIMEOUT", value}}}); }
+
+TEST(PeerTimeout, IsThirtySecondsByDefault) {
+  EXPECT_EQ(peer_timeout(Environment{{}}), std::chrono::seconds(30));
+  EXPECT_EQ(with(""), std::chrono::seconds(30));
+}
+
+TEST(PeerTimeout, IsInSeconds) {
+  EXPECT_EQ(with("5"), milliseconds(5000));
+  EXPECT_EQ(with("7.25"), milliseconds(7250));
+  EXPECT_EQ(with("600"), milliseconds(600'000));
+}
+
+TEST(PeerTimeout, RefusesWhatHealthyProcessesExceed) {
+  for (const char* bad : {"4.99", "1", "0.001"}) {
+    try {
+      with(bad);
+      ADD_FAILURE() << bad;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+      EXPECT_THAT(error.what(), testing::HasSubstr("DDP_PEER_TIMEOUT"));
+      EXPECT_THAT(error.what(), testing::HasSubstr(bad));
+      EXPECT_THAT(error.hint(), testing::HasSubstr("at least 5 s"));
+    }
+  }
+}
+
+TEST(PeerTimeout, RefusesWhatIsNoTime) {
+  for (const char* bad : {"0", "-30", "soon", "30s", "nan", "1e99"}) EXPECT_THROW(with(bad), Error) << bad;
+}
+
+}  // namespace
+
 }  // namespace ddp::base

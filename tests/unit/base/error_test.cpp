@@ -8,7 +8,7 @@
 #include <set>
 #include <string>
 
-#include "base/system_error.hpp"
+#include "base/errors.hpp"
 
 namespace ddp {
 namespace {

@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "base/step_settings.hpp"
+#include "base/slurm_step.hpp"
 #include "diagnostics/environment/rank_environment.hpp"
 
 namespace ddp::diagnostics {

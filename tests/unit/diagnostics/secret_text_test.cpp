@@ -1,12 +1,10 @@
 // Of fifty variables with a secret in them none shows it, and ordinary ones stay as they are.
-#include "diagnostics/environment/secret_text.hpp"
+#include "diagnostics/environment/redaction.hpp"
 
 #include <gmock/gmock.h>
 
 #include <string>
 
-#include "diagnostics/environment/secret_name.hpp"
-#include "diagnostics/environment/shown_value.hpp"
 #include "diagnostics/environment/variable_table.hpp"
 
 namespace ddp::diagnostics {

@@ -6,8 +6,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "diagnostics/environment/shown_value.hpp"
-#include "diagnostics/environment/value_check.hpp"
+#include "diagnostics/environment/judge.hpp"
+#include "diagnostics/environment/redaction.hpp"
 
 namespace ddp::diagnostics {
 namespace {

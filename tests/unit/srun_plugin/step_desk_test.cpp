@@ -17,7 +17,7 @@
 #include <ddp/error.hpp>
 
 #include "base/byte_stream.hpp"
-#include "base/child_process.hpp"
+#include "base/process.hpp"
 #include "base/socket.hpp"
 #include "step_program/hang_watch.hpp"
 #include "store_server/store_server.hpp"

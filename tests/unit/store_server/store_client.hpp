@@ -18,8 +18,8 @@
 #include <ddp/deadline.hpp>
 #include <ddp/error.hpp>
 
+#include "base/errors.hpp"
 #include "base/socket.hpp"
-#include "base/system_error.hpp"
 #include "base/unique_fd.hpp"
 #include "support/store_requests.hpp"
 

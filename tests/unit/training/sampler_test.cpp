@@ -13,7 +13,7 @@
 #include <set>
 #include <vector>
 
-#include "base/fnv1a.hpp"
+#include "base/byte_stream.hpp"
 #include "training/random_permutation.hpp"
 #include "unit/kvs/rank_threads.hpp"
 

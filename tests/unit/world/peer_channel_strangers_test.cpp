@@ -11,8 +11,8 @@
 #include <thread>
 
 #include "base/byte_stream.hpp"
+#include "base/errors.hpp"
 #include "base/socket.hpp"
-#include "base/system_error.hpp"
 #include "support/outer_address.hpp"
 #include "unit/kvs/rank_threads.hpp"
 #include "unit/world/peer_channel_fixture.hpp"

@@ -5,10 +5,10 @@
 
 #include <fmt/format.h>
 
-#include "base/abandonable_call.hpp"
 #include "base/env_table.hpp"
+#include "base/files.hpp"
+#include "base/library_thread.hpp"
 #include "base/log.hpp"
-#include "base/whole_file.hpp"
 #include "collectives/flight/flight_dump.hpp"
 #include "collectives/flight/flight_signal.hpp"
 

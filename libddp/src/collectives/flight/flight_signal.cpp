@@ -15,8 +15,8 @@
 
 #include <ddp/error.hpp>
 
+#include "base/errors.hpp"
 #include "base/library_thread.hpp"
-#include "base/system_error.hpp"
 #include "base/unique_fd.hpp"
 #include "collectives/flight/flight_output.hpp"
 

@@ -15,7 +15,7 @@
 #include <ddp/error.hpp>
 #include <ddp/wait_watch.hpp>
 
-#include "base/invalid_argument.hpp"
+#include "base/errors.hpp"
 #include "base/log.hpp"
 #include "collectives/kernel_launcher.hpp"
 #include "collectives/nccl/blocking_calls.hpp"

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "base/nccl_candidates.hpp"
+#include "base/library_search.hpp"
 #include "collectives/nccl/nccl_functions.hpp"
 
 namespace ddp::collectives::nccl {

@@ -13,7 +13,7 @@
 
 #include <fmt/format.h>
 
-#include "base/system_error.hpp"
+#include "base/errors.hpp"
 #include "collectives/shm/shared_segment.hpp"
 
 namespace ddp::collectives::shm {

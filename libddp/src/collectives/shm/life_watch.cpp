@@ -1,6 +1,6 @@
 #include "collectives/shm/life_watch.hpp"
 
-#include "base/process_life.hpp"
+#include "base/process.hpp"
 
 namespace ddp::collectives::shm {
 

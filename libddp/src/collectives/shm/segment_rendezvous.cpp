@@ -13,8 +13,8 @@
 
 #include <fmt/format.h>
 
+#include "base/errors.hpp"
 #include "base/socket.hpp"
-#include "base/system_error.hpp"
 #include "collectives/shm/join_socket.hpp"
 #include "collectives/shm/memory_budget.hpp"
 

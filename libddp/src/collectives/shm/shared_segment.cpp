@@ -14,7 +14,7 @@
 
 #include <fmt/format.h>
 
-#include "base/system_error.hpp"
+#include "base/errors.hpp"
 
 namespace ddp::collectives::shm {
 namespace {

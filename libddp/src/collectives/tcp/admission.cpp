@@ -7,8 +7,8 @@
 #include <cerrno>
 #include <iterator>
 
+#include "base/errors.hpp"
 #include "base/socket.hpp"
-#include "base/system_error.hpp"
 
 namespace ddp::collectives::tcp {
 namespace {

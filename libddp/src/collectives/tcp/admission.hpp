@@ -12,7 +12,6 @@
 
 #include "base/connection_source.hpp"
 #include "base/unique_fd.hpp"
-#include "base/unshared_fd.hpp"
 #include "collectives/tcp/handshake.hpp"
 
 namespace ddp::collectives::tcp {

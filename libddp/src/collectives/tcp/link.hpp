@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "base/unique_fd.hpp"
-#include "base/unshared_fd.hpp"
 #include "collectives/tcp/message.hpp"
 
 namespace ddp::collectives::tcp {

@@ -14,8 +14,8 @@
 
 #include <ddp/error.hpp>
 
+#include "base/errors.hpp"
 #include "base/open_file_limit.hpp"
-#include "base/system_error.hpp"
 #include "collectives/tcp/context.hpp"
 
 namespace ddp::collectives::tcp {

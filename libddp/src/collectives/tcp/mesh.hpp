@@ -16,7 +16,6 @@
 #include <ddp/deadline.hpp>
 
 #include "base/unique_fd.hpp"
-#include "base/wake_event.hpp"
 #include "collectives/tcp/admission.hpp"
 #include "collectives/tcp/frame.hpp"
 #include "collectives/tcp/handshake.hpp"

@@ -9,8 +9,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "base/errors.hpp"
 #include "base/socket.hpp"
-#include "base/system_error.hpp"
 #include "collectives/tcp/context.hpp"
 #include "collectives/tcp/mesh.hpp"
 

@@ -9,8 +9,8 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "base/address_lookup.hpp"
-#include "base/system_error.hpp"
+#include "base/errors.hpp"
+#include "base/socket.hpp"
 
 namespace ddp::collectives::tcp {
 

@@ -11,7 +11,6 @@
 #include <ddp/error.hpp>
 
 #include "base/env_table.hpp"
-#include "base/peer_timeout.hpp"
 #include "collectives/cpu_traits.hpp"
 #include "collectives/tcp/context.hpp"
 

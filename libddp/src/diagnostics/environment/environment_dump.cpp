@@ -6,9 +6,9 @@
 
 #include <ddp/error.hpp>
 
+#include "base/files.hpp"
 #include "base/host_name.hpp"
-#include "base/stderr_line.hpp"
-#include "base/whole_file.hpp"
+#include "base/log.hpp"
 #include "diagnostics/environment/environment_fold.hpp"
 #include "diagnostics/environment/environment_message.hpp"
 

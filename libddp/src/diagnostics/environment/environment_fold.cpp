@@ -10,8 +10,7 @@
 
 #include <ddp/error.hpp>
 
-#include "diagnostics/environment/secret_name.hpp"
-#include "diagnostics/environment/shown_value.hpp"
+#include "diagnostics/environment/redaction.hpp"
 #include "diagnostics/environment/variable_table.hpp"
 
 namespace ddp::diagnostics {

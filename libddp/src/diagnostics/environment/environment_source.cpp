@@ -13,9 +13,9 @@
 
 #include <ddp/error.hpp>
 
-#include "base/system_error.hpp"
-#include "base/whole_file.hpp"
-#include "diagnostics/environment/nccl_plugins.hpp"
+#include "base/errors.hpp"
+#include "base/files.hpp"
+#include "diagnostics/environment/nccl_file.hpp"
 #include "diagnostics/environment/rank_environment.hpp"
 
 namespace ddp::diagnostics {

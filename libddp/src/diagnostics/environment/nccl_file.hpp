@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/nccl_candidates.hpp"
+#include "base/library_search.hpp"
 
 namespace ddp::diagnostics {
 
@@ -35,5 +35,20 @@ NcclFile scan_nccl(const std::string& path, const std::string& root = "");
 /// The first of base::nccl_candidates() that exists; for the loader's, LD_PRELOAD, LD_LIBRARY_PATH, the loader's cache
 /// and the system's folders are searched. Paths in the answer are without the surroundings' root.
 NcclFile find_nccl(const base::NcclSurroundings& surroundings);
+
+// The plugins that NCCL would open: they read variables of their own, which are no mistakes.
+
+struct FoundPlugin {
+  std::string variable;     ///< that names it: "NCCL_NET_PLUGIN"
+  std::string path;         ///< without the surroundings' root
+  bool by_default = false;  ///< the variable is not set
+};
+
+/// Those that would be opened, by NCCL's variables for them.
+std::vector<FoundPlugin> find_plugins(const base::NcclSurroundings& surroundings);
+
+/// Adds the names of plugins for networks, tuning, profiling and environments, by NCCL's variables for them and what is
+/// loaded already, and says in @p file.found which there are.
+void add_plugins(NcclFile& file, const base::NcclSurroundings& surroundings);
 
 }  // namespace ddp::diagnostics

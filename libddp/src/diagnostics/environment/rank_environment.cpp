@@ -5,9 +5,9 @@
 
 #include <fmt/format.h>
 
-#include "base/step_settings.hpp"
+#include "base/slurm_step.hpp"
 #include "base/torchrun_environment.hpp"
-#include "diagnostics/environment/shown_value.hpp"
+#include "diagnostics/environment/redaction.hpp"
 #include "diagnostics/environment/variable_table.hpp"
 
 namespace ddp::diagnostics {

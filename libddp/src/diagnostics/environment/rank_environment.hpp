@@ -11,7 +11,7 @@
 
 #include <ddp/diagnostics.hpp>
 
-#include "base/nccl_candidates.hpp"
+#include "base/library_search.hpp"
 #include "base/nccl_conf.hpp"
 #include "diagnostics/environment/nccl_file.hpp"
 

@@ -3,6 +3,8 @@
 
 #include <atomic>
 #include <chrono>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,5 +31,27 @@ struct LocalObservation {
 /// Finds and observes. Files in /proc can block beside a process that hangs in the kernel: then Error(timeout). Throws
 /// what ProcessTable::ranks_of throws.
 LocalObservation observe_host(const StatusTarget& target, const Looks& looks, Deadline deadline);
+
+// Looks at this node's ranks once, on a thread of its own: a file in /proc may block beside a process that hangs in the
+// kernel, and the thread that obeys orders must not wait for it.
+
+/// Not thread-safe. Destruction leaves a thread that hangs behind; it touches nothing of the object.
+class RankObserver {
+ public:
+  /// Begins; it takes a second. Throws Error(system) when there can be no thread.
+  RankObserver(std::vector<FoundRank> ranks, std::string host, Deadline deadline);
+
+  /// Readable when take() has something.
+  int fd() const;
+  /// When it has something even so: that /proc did not answer.
+  Deadline deadline() const { return deadline_; }
+  std::optional<HostFacts> take();
+
+ private:
+  struct Shared;
+  Deadline deadline_;
+  std::string host_;
+  std::shared_ptr<Shared> shared_;
+};
 
 }  // namespace ddp::diagnostics

@@ -11,7 +11,7 @@
 
 #include <ddp/bytes.hpp>
 
-#include "diagnostics/stacks/rank_stacks.hpp"
+#include "diagnostics/stacks/stack_gatherer.hpp"
 #include "flight/flight_view.hpp"
 
 namespace ddp::diagnostics {

@@ -8,9 +8,8 @@
 
 #include <ddp/version.hpp>
 
-#include "base/file_place.hpp"
-#include "base/system_error.hpp"
-#include "base/whole_file.hpp"
+#include "base/errors.hpp"
+#include "base/files.hpp"
 
 namespace ddp::diagnostics {
 namespace {

@@ -8,19 +8,20 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <cerrno>
 #include <exception>
+#include <fstream>
 #include <iterator>
+#include <sstream>
 #include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
 
-#include "base/address_lookup.hpp"
+#include "base/errors.hpp"
+#include "base/host_name.hpp"
 #include "base/socket.hpp"
-#include "base/system_error.hpp"
-#include "diagnostics/metrics/http_request.hpp"
-#include "diagnostics/metrics/own_host.hpp"
 
 namespace ddp::diagnostics {
 namespace {
@@ -209,6 +210,160 @@ void MetricsEndpoint::arm_timer() {
     when.it_value.tv_nsec = left_ms % 1000 * 1'000'000;
   }
   ::timerfd_settime(timer_.get(), 0, &when, nullptr);
+}
+
+namespace {
+
+constexpr std::string_view kPath = "/metrics";
+
+/// Of RFC 9110's tokens, what methods are made of.
+bool is_method(std::string_view word) {
+  return !word.empty() &&
+         std::all_of(word.begin(), word.end(), [](char letter) { return letter >= 'A' && letter <= 'Z'; });
+}
+
+bool is_text(std::string_view line) {
+  return std::all_of(line.begin(), line.end(), [](unsigned char letter) { return letter >= ' ' || letter == '\t'; });
+}
+
+HttpVerdict judge_line(std::string_view line) {
+  const auto first = line.find(' ');
+  const auto second = first == std::string_view::npos ? first : line.find(' ', first + 1);
+  if (second == std::string_view::npos) return HttpVerdict::malformed;
+  const std::string_view method = line.substr(0, first);
+  const std::string_view path = line.substr(first + 1, second - first - 1);
+  const std::string_view version = line.substr(second + 1);
+  if (!is_method(method) || path.empty() || !version.starts_with("HTTP/")) return HttpVerdict::malformed;
+  if (version != "HTTP/1.1" && version != "HTTP/1.0") return HttpVerdict::wrong_version;
+  if (method != "GET") return HttpVerdict::wrong_method;
+  return path == kPath ? HttpVerdict::metrics : HttpVerdict::unknown_path;
+}
+
+std::string_view without_blanks(std::string_view text) {
+  const auto first = text.find_first_not_of(" \t");
+  return first == std::string_view::npos ? std::string_view{}
+                                         : text.substr(first, text.find_last_not_of(" \t") - first + 1);
+}
+
+/// Of the lines of a header, each with its end. A program need not send a Host; a browser does.
+HttpVerdict judge_hosts(std::string_view lines, const std::vector<std::string>& domains) {
+  constexpr std::string_view kName = "host:";
+  bool found = false;
+  while (!lines.empty()) {
+    const std::string_view line = lines.substr(0, lines.find("\r\n"));
+    lines.remove_prefix(std::min(line.size() + 2, lines.size()));
+    const bool is_host = line.size() >= kName.size() &&
+                         std::equal(kName.begin(), kName.end(), line.begin(), [](char name, unsigned char letter) {
+                           return name == static_cast<char>(std::tolower(letter));
+                         });
+    if (!is_host) continue;
+    if (std::exchange(found, true)) return HttpVerdict::malformed;
+    if (!is_own_host(without_blanks(line.substr(kName.size())), domains)) return HttpVerdict::foreign_host;
+  }
+  return HttpVerdict::metrics;
+}
+
+}  // namespace
+
+HttpVerdict judge_request(std::string_view received, const std::vector<std::string>& domains) {
+  const std::size_t end = received.find("\r\n\r\n");
+  if (std::min(end, received.size()) > kMostRequestBytes) return HttpVerdict::too_large;
+  // Who speaks another protocol need not be waited for.
+  const std::string_view line = received.substr(0, received.find("\r\n"));
+  if (!is_text(line.substr(0, line.find('\r')))) return HttpVerdict::malformed;
+  if (end == std::string_view::npos)
+    return received.size() == kMostRequestBytes ? HttpVerdict::too_large : HttpVerdict::incomplete;
+  const HttpVerdict verdict = judge_line(line);
+  if (verdict != HttpVerdict::metrics) return verdict;
+  return judge_hosts(received.substr(0, end + 2).substr(line.size() + 2), domains);
+}
+
+std::string_view status_line(HttpVerdict verdict) {
+  switch (verdict) {
+    case HttpVerdict::metrics: return "200 OK";
+    case HttpVerdict::unknown_path: return "404 Not Found";
+    case HttpVerdict::wrong_method: return "405 Method Not Allowed";
+    case HttpVerdict::foreign_host: return "421 Misdirected Request";
+    case HttpVerdict::too_large: return "431 Request Header Fields Too Large";
+    case HttpVerdict::wrong_version: return "505 HTTP Version Not Supported";
+    case HttpVerdict::malformed:
+    case HttpVerdict::incomplete: break;
+  }
+  return "400 Bad Request";
+}
+
+namespace {
+
+constexpr std::size_t kMostResolverBytes = 65'536;
+
+std::string lower_name(std::string_view text) {
+  std::string lower(text);
+  std::transform(lower.begin(), lower.end(), lower.begin(), [](unsigned char letter) { return std::tolower(letter); });
+  while (lower.ends_with('.')) lower.pop_back();
+  return lower;
+}
+
+bool is_port(std::string_view text) {
+  return text.size() <= 5 &&
+         std::all_of(text.begin(), text.end(), [](char letter) { return letter >= '0' && letter <= '9'; });
+}
+
+bool is_address(int family, const std::string& text) {
+  in6_addr bytes{};
+  return ::inet_pton(family, text.c_str(), &bytes) == 1;
+}
+
+bool is_label(std::string_view name) {
+  return !name.empty() && std::all_of(name.begin(), name.end(), [](unsigned char letter) {
+    return std::isalnum(letter) != 0 || letter == '-' || letter == '_';
+  });
+}
+
+}  // namespace
+
+std::vector<std::string> domains_in(std::string_view resolver) {
+  std::vector<std::string> domains;
+  std::istringstream lines{std::string(resolver)};
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    std::string word;
+    words >> word;
+    if (word != "search" && word != "domain") continue;
+    while (words >> word) {
+      // a top-level domain would admit everybody's
+      if (std::string name = lower_name(word); name.find('.') != std::string::npos) domains.push_back(std::move(name));
+    }
+  }
+  return domains;
+}
+
+std::vector<std::string> own_domains() {
+  std::ifstream file("/etc/resolv.conf", std::ios::binary);
+  std::string text(kMostResolverBytes, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<std::size_t>(std::max<std::streamsize>(file.gcount(), 0)));
+  std::vector<std::string> domains = domains_in(text);
+  const std::string own = lower_name(base::host_name());
+  if (const auto dot = own.find('.'); dot != std::string::npos) domains.push_back(own.substr(dot + 1));
+  return domains;
+}
+
+bool is_own_host(std::string_view host, const std::vector<std::string>& domains) {
+  if (host.starts_with('[')) {
+    const auto end = host.find(']');
+    if (end == std::string_view::npos) return false;
+    const std::string_view port = host.substr(end + 1);
+    return (port.empty() || (port.front() == ':' && is_port(port.substr(1)))) &&
+           is_address(AF_INET6, std::string(host.substr(1, end - 1)));
+  }
+  const auto colon = host.find(':');
+  if (colon != std::string_view::npos && !is_port(host.substr(colon + 1))) return false;
+  const std::string name = lower_name(host.substr(0, colon));
+  if (is_address(AF_INET, name)) return true;
+  const auto dot = name.find('.');
+  if (!is_label(std::string_view(name).substr(0, dot))) return false;
+  if (dot == std::string::npos) return true;
+  return std::find(domains.begin(), domains.end(), name.substr(dot + 1)) != domains.end();
 }
 
 }  // namespace ddp::diagnostics

@@ -1,5 +1,4 @@
-// Where Prometheus asks for a node's metrics: a listening socket and a few short connections, without a thread, in
-// whichever loop its process has.
+// Serves a node's metrics over HTTP, to who asks for a name of this host.
 #pragma once
 
 #include <chrono>
@@ -9,6 +8,7 @@
 #include <list>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <ddp/deadline.hpp>
@@ -16,6 +16,9 @@
 #include "base/unique_fd.hpp"
 
 namespace ddp::diagnostics {
+
+// Where Prometheus asks for a node's metrics: a listening socket and a few short connections, without a thread, in
+// whichever loop its process has.
 
 /// "127.0.0.1", "::1": an address that a socket can have, not a name.
 bool is_numeric_address(const std::string& text);
@@ -80,5 +83,39 @@ class MetricsEndpoint {
   std::shared_ptr<const std::string> page_;
   Deadline page_end_;
 };
+
+// What a client of the metrics endpoint asks for: HTTP's GET of one path, and nothing else.
+
+/// Beyond it, a request is refused. Prometheus sends some 300 bytes.
+inline constexpr std::size_t kMostRequestBytes = 4096;
+
+enum class HttpVerdict {
+  incomplete,    ///< more is to come
+  metrics,       ///< 200
+  malformed,     ///< 400
+  unknown_path,  ///< 404
+  wrong_method,  ///< 405
+  foreign_host,  ///< 421: the client means another host, see metrics_endpoint.hpp
+  too_large,     ///< 431
+  wrong_version  ///< 505
+};
+
+/// @param received all that has come so far. @param domains of this host
+HttpVerdict judge_request(std::string_view received, const std::vector<std::string>& domains = {});
+
+/// "404 Not Found". Not for incomplete.
+std::string_view status_line(HttpVerdict verdict);
+
+// Names by which a host is asked for its own pages. A browser on the host, or in its network, sends the name of the
+// page that it shows: one that an attacker has made lead here (DNS rebinding) is none of them.
+
+/// The host's domains: of its name, and those of /etc/resolv.conf. In lower case.
+std::vector<std::string> own_domains();
+/// Those of a text in the form of /etc/resolv.conf.
+std::vector<std::string> domains_in(std::string_view resolver);
+
+/// Whether a Host header's value, with or without port, is an address, localhost, a name without a domain, or one in
+/// @p domains.
+bool is_own_host(std::string_view host, const std::vector<std::string>& domains);
 
 }  // namespace ddp::diagnostics

@@ -3,14 +3,69 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <initializer_list>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 
-#include "diagnostics/metrics/metric_table.hpp"
-
 namespace ddp::diagnostics {
+
+// The one table of the metrics that ddprun's agents show to Prometheus. The text of an answer, and the table
+// in docs/observability.md, come from it.
+
+enum class MetricKind { gauge, counter };
+
+/// The order is that of the table.
+enum class Metric : std::size_t {
+  build_info,
+  job_info,
+  world_size,
+  nodes,
+  attempts,
+  restarts,
+  max_restarts,
+  node_losses,
+  attempt_start,
+  ranks,
+  rank_exits,
+  rank_running,
+  rank_cpu,
+  rank_resident,
+  rank_processes,
+  rank_phase,
+  operations,
+  operation_bytes,
+  last_operation,
+  last_operation_age,
+  operations_pending,
+  oldest_operation_age,
+  steps,
+  step_time,
+  last_step,
+  last_step_age,
+  communication_time,
+  hidden_time,
+  hidden_ratio,
+  straggler_rank,
+  straggler_delay,
+  scrapes,
+};
+inline constexpr std::size_t kMetrics = static_cast<std::size_t>(Metric::scrapes) + 1;
+
+struct MetricRow {
+  std::string_view name;  ///< "ddp_attempts_total"
+  MetricKind kind;
+  std::string_view labels;  ///< besides job and node: "rank", "rank, group"
+  std::string_view help;    ///< one sentence, without quotes and line breaks
+};
+
+/// By Metric.
+std::span<const MetricRow> metric_table();
+
+/// As docs/observability.md has it.
+std::string metrics_markdown();
 
 /// Collects values in any order. Not thread-safe.
 class MetricsPage {

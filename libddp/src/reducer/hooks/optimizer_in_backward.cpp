@@ -5,7 +5,7 @@
 
 #include <ddp/comm_hooks.hpp>
 
-#include "base/invalid_argument.hpp"
+#include "base/errors.hpp"
 
 namespace ddp {
 namespace {

@@ -13,7 +13,7 @@
 
 #include <ddp/comm_hooks.hpp>
 
-#include "base/invalid_argument.hpp"
+#include "base/errors.hpp"
 #include "collectives/kernel_launcher.hpp"
 #include "kernels/copies.hpp"
 #include "kernels/low_rank.hpp"

@@ -11,7 +11,7 @@
 
 #include <ddp/comm_hooks.hpp>
 
-#include "base/invalid_argument.hpp"
+#include "base/errors.hpp"
 #include "collectives/kernel_launcher.hpp"
 #include "kernels/compression.hpp"
 #include "kernels/copies.hpp"

@@ -1,12 +1,17 @@
 #include "topology/inventory/hwloc_reader.hpp"
 
 #include <algorithm>
+#include <charconv>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include <fmt/format.h>
 
 #include <ddp/error.hpp>
 
-#include "topology/inventory/hwloc_devices.hpp"
+#include "topology/inventory/gpu_facts.hpp"
+#include "topology/inventory/nic_inventory.hpp"
 
 namespace ddp::topology {
 namespace {
@@ -126,6 +131,200 @@ Topology::Parts read_hwloc(hwloc_topology_t topology, const LiveFacts& facts) {
     add_links(facts, parts);
   }
   return parts;
+}
+
+namespace {
+
+std::string info(hwloc_obj_t object, const char* name) {
+  const char* value = hwloc_obj_get_info_by_name(object, name);
+  return value == nullptr ? "" : value;
+}
+
+std::vector<hwloc_obj_t> os_devices(hwloc_obj_t pci) {
+  std::vector<hwloc_obj_t> found;
+  for (hwloc_obj_t child = pci->io_first_child; child != nullptr; child = child->next_sibling) {
+    if (child->type == HWLOC_OBJ_OS_DEVICE && child->name != nullptr) found.push_back(child);
+  }
+  std::sort(found.begin(), found.end(),
+            [](hwloc_obj_t a, hwloc_obj_t b) { return std::string_view{a->name} < std::string_view{b->name}; });
+  return found;
+}
+
+PciAddress address_of(hwloc_obj_t pci) {
+  return {.domain = pci->attr->pcidev.domain,
+          .bus = pci->attr->pcidev.bus,
+          .device = pci->attr->pcidev.dev,
+          .function = pci->attr->pcidev.func};
+}
+
+/// The name from the PCI data base if hwloc was built with it, else vendor and device number.
+std::string pci_model(hwloc_obj_t pci) {
+  const std::string name = info(pci, "PCIDevice");
+  if (!name.empty()) return name;
+  return fmt::format("{:04x}:{:04x}", pci->attr->pcidev.vendor_id, pci->attr->pcidev.device_id);
+}
+
+/// Numbers bridges and works out where devices are.
+class Places {
+ public:
+  explicit Places(const Topology::Parts& parts) : parts_(parts) {}
+
+  Locality of(hwloc_topology_t topology, hwloc_obj_t device) {
+    Locality place;
+    for (hwloc_obj_t above = device->parent; above != nullptr && above->type == HWLOC_OBJ_BRIDGE;
+         above = above->parent) {
+      place.bridges.push_back(bridges_.emplace(above, static_cast<int>(bridges_.size())).first->second);
+    }
+    std::reverse(place.bridges.begin(), place.bridges.end());
+    place.cpus = to_cpu_set(hwloc_get_non_io_ancestor_obj(topology, device)->cpuset);
+    place.package = only_group(parts_.packages, place.cpus);
+    place.numa_node = only_group(parts_.numa_nodes, place.cpus);
+    return place;
+  }
+
+ private:
+  /// The one group that has processors of @p cpus; -1 for none and for several.
+  template <class Group>
+  static int only_group(const std::vector<Group>& groups, const CpuSet& cpus) {
+    int found = -1;
+    for (std::size_t i = 0; i < groups.size(); ++i) {
+      if (!groups[i].cpus.intersects(cpus)) continue;
+      if (found >= 0) return -1;
+      found = static_cast<int>(i);
+    }
+    return found;
+  }
+
+  const Topology::Parts& parts_;
+  std::map<hwloc_obj_t, int> bridges_;
+};
+
+Vendor vendor_of(hwloc_obj_t pci) {
+  switch (pci->attr->pcidev.vendor_id) {
+    case pci::kNvidia: return Vendor::nvidia;
+    case pci::kAmd: return Vendor::amd;
+    case pci::kIntel: return Vendor::intel;
+    default: return Vendor::other;
+  }
+}
+
+bool is_training_gpu(hwloc_obj_t pci, const std::vector<hwloc_obj_t>& devices, const LiveFacts& facts) {
+  const unsigned base_class = pci->attr->pcidev.class_id >> 8;
+  const Vendor vendor = vendor_of(pci);
+  if (vendor == Vendor::other) return false;
+  if (base_class == pci::kAccelerator) return vendor == Vendor::amd;
+  if (base_class != pci::kDisplay) return false;
+  if (vendor != Vendor::intel || pci->attr->pcidev.class_id != pci::kVga) return true;
+  // The graphics of Intel's desktop processors are VGA devices; its compute cards have a Level Zero device.
+  const auto address = address_of(pci);
+  return std::any_of(devices.begin(), devices.end(),
+                     [](hwloc_obj_t device) { return std::string_view{device->name}.starts_with("ze"); }) ||
+         std::any_of(facts.gpus.begin(), facts.gpus.end(), [&](const GpuFact& fact) { return fact.pci == address; });
+}
+
+/// The number in "nvml3" or "rsmi3".
+std::optional<int> trailing_number(std::string_view name, std::string_view prefix) {
+  if (!name.starts_with(prefix)) return std::nullopt;
+  name.remove_prefix(prefix.size());
+  int number = 0;
+  const auto [end, status] = std::from_chars(name.data(), name.data() + name.size(), number);
+  if (status != std::errc{} || end != name.data() + name.size()) return std::nullopt;
+  return number;
+}
+
+void take_os_device(hwloc_obj_t device, Gpu& gpu) {
+  const std::string_view name{device->name};
+  gpu.os_names.emplace_back(name);
+  for (const std::string_view prefix : {"nvml", "rsmi"}) {
+    if (const auto number = trailing_number(name, prefix)) gpu.vendor_index = number;
+  }
+  if (const std::string model = info(device, "GPUModel"); !model.empty()) gpu.model = model;
+  if (const std::string uuid = info(device, "NVIDIAUUID"); !uuid.empty()) gpu.uuid = uuid;
+  // ROCR_VISIBLE_DEVICES takes "GPU-" and the 16 digits.
+  if (const std::string uuid = info(device, "AMDUUID"); !uuid.empty()) gpu.uuid = "GPU-" + uuid;
+}
+
+Gpu make_gpu(hwloc_obj_t pci, const std::vector<hwloc_obj_t>& devices, const LiveFacts& facts, Locality place) {
+  Gpu gpu;
+  gpu.pci = address_of(pci);
+  gpu.vendor = vendor_of(pci);
+  gpu.model = pci_model(pci);
+  gpu.locality = std::move(place);
+  for (const hwloc_obj_t device : devices) take_os_device(device, gpu);
+  for (const GpuFact& fact : facts.gpus) {
+    if (fact.pci != gpu.pci) continue;
+    if (fact.nvml_index) gpu.vendor_index = fact.nvml_index;
+    if (!fact.model.empty()) gpu.model = fact.model;
+    if (!fact.uuid.empty()) gpu.uuid = fact.uuid;
+    gpu.mig = fact.mig;
+    gpu.visible = fact.visible;
+    gpu.hidden_reason = fact.hidden_reason;
+  }
+  return gpu;
+}
+
+NicFunction make_nic_function(hwloc_obj_t pci, const std::vector<hwloc_obj_t>& devices, Locality place) {
+  NicFunction function{.pci = address_of(pci),
+                       .class_id = pci->attr->pcidev.class_id,
+                       .vendor_id = pci->attr->pcidev.vendor_id,
+                       .device_id = pci->attr->pcidev.device_id,
+                       .model = pci_model(pci),
+                       .pci_gbps = static_cast<double>(pci->attr->pcidev.linkspeed) * 8,
+                       .locality = std::move(place)};
+  for (const hwloc_obj_t device : devices) {
+    if (is_network(device) && function.interface.empty()) function.interface = device->name;
+    if (!is_openfabrics(device) || !function.rdma_device.empty()) continue;
+    function.rdma_device = device->name;
+    for (int port = 1;; ++port) {  // "Port1State" is the number of enum ibv_port_state
+      const std::string state = info(device, fmt::format("Port{}State", port).c_str());
+      if (state.empty()) break;
+      const std::string_view word = state == "4" ? "ACTIVE" : state == "1" ? "DOWN" : state == "2" ? "INIT" : "ARMED";
+      function.ports.push_back({.number = port, .state = std::string(word), .rate_gbps = 0});
+    }
+  }
+  return function;
+}
+
+}  // namespace
+
+int DeviceTable::gpu_of(hwloc_obj_t object) const {
+  for (; object != nullptr; object = object->parent) {
+    const auto found = gpus_.find(object);
+    if (found != gpus_.end()) return found->second;
+    if (object->type == HWLOC_OBJ_PCI_DEVICE) return -1;
+  }
+  return -1;
+}
+
+DeviceTable read_devices(hwloc_topology_t topology, const LiveFacts& facts, Topology::Parts& parts) {
+  Places places{parts};
+  std::vector<std::pair<Gpu, hwloc_obj_t>> gpus;
+  std::vector<NicFunction> functions;
+  hwloc_obj_t pci = nullptr;
+  while ((pci = hwloc_get_next_pcidev(topology, pci)) != nullptr) {
+    const auto devices = os_devices(pci);
+    if (is_training_gpu(pci, devices, facts)) {
+      gpus.emplace_back(make_gpu(pci, devices, facts, places.of(topology, pci)), pci);
+      continue;
+    }
+    const bool network = std::any_of(devices.begin(), devices.end(),
+                                     [](hwloc_obj_t device) { return is_network(device) || is_openfabrics(device); });
+    if (network || pci->attr->pcidev.class_id >> 8 == pci::kNetwork) {
+      functions.push_back(make_nic_function(pci, devices, places.of(topology, pci)));
+    }
+  }
+  std::sort(gpus.begin(), gpus.end(), [](const auto& a, const auto& b) { return a.first.pci < b.first.pci; });
+  std::map<hwloc_obj_t, int> numbers;
+  for (auto& [gpu, object] : gpus) {
+    gpu.index = static_cast<int>(parts.gpus.size());
+    numbers.emplace(object, gpu.index);
+    parts.gpus.push_back(std::move(gpu));
+  }
+  parts.nics = make_nics(std::move(functions), facts);
+  for (const InterfaceFact& fact : facts.interfaces) parts.interfaces.push_back(fact.interface);
+  // Recorded by another tool: what hwloc saw is all there is.
+  if (parts.interfaces.empty()) parts.interfaces = interfaces_of(parts.nics);
+  return DeviceTable{std::move(numbers)};
 }
 
 }  // namespace ddp::topology

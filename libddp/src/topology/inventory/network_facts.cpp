@@ -19,7 +19,7 @@
 #include <sstream>
 #include <string_view>
 
-#include "base/system_error.hpp"
+#include "base/errors.hpp"
 #include "topology/inventory/sysfs.hpp"
 
 namespace ddp::topology {

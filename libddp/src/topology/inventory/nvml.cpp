@@ -12,7 +12,7 @@
 
 #include <ddp/error.hpp>
 
-#include "base/abandonable_call.hpp"
+#include "base/library_thread.hpp"
 #include "base/log.hpp"
 
 namespace ddp::topology {

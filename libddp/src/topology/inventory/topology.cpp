@@ -6,7 +6,7 @@
 
 #include <ddp/error.hpp>
 
-#include "base/fnv1a.hpp"
+#include "base/byte_stream.hpp"
 
 namespace ddp {
 namespace {

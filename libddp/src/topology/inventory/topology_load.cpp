@@ -15,8 +15,7 @@
 #include <ddp/error.hpp>
 #include <ddp/topology.hpp>
 
-#include "base/system_error.hpp"
-#include "topology/inventory/hwloc_handle.hpp"
+#include "base/errors.hpp"
 #include "topology/inventory/hwloc_reader.hpp"
 #include "topology/inventory/live_facts.hpp"
 #include "topology/inventory/nccl_xml.hpp"

@@ -49,4 +49,25 @@ CandidateSearch find_candidates(const base::Environment& environment, const std:
                                 const std::vector<RdmaFact>& rdma, const std::vector<std::string>& peer_hosts,
                                 JobSpan span);
 
+// From which address of this host packets to other hosts leave.
+
+struct Route {
+  std::string source;  ///< numeric address of this host
+  std::string reason;  ///< "it routes to n1"
+};
+
+/// For the first hosts of @p hosts that can be resolved, then for the default route; the best evidence first. Asks the
+/// resolver and the routing table; sends nothing to the hosts. A resolver that does not answer within seconds is
+/// abandoned with its thread (getaddrinfo(3) has no deadline); then nothing is found.
+std::vector<Route> find_routes(const std::vector<std::string>& hosts);
+
+// The network interface over which a rank is reached.
+
+struct SocketInterface {
+  std::string name;       ///< "eth0"; empty: none was chosen
+  std::string address{};  ///< numeric
+  std::string reason{};   ///< one sentence
+  friend bool operator==(const SocketInterface&, const SocketInterface&) = default;
+};
+
 }  // namespace ddp::topology

@@ -7,7 +7,7 @@
 #include <cerrno>
 #include <new>
 
-#include "base/system_error.hpp"
+#include "base/errors.hpp"
 
 namespace ddp::topology {
 namespace {

@@ -7,8 +7,6 @@
 #include <numeric>
 #include <tuple>
 
-#include "topology/placement/table_index.hpp"
-
 namespace ddp::topology {
 namespace {
 

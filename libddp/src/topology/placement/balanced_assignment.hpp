@@ -1,7 +1,12 @@
 // Assigns few targets to many users as evenly as possible: NICs to ranks, and GPUs to ranks whose masks differ.
 #pragma once
 
+#include <cstddef>
+#include <string>
+#include <utility>
 #include <vector>
+
+#include <fmt/format.h>
 
 namespace ddp::topology {
 
@@ -20,5 +25,33 @@ struct Option {
 /// at most T times that.
 /// @param options of each user; targets are in [0, num_targets) and occur once for each user.
 std::vector<int> assign_balanced(const std::vector<std::vector<Option>>& options, int num_targets);
+
+// The alternatives that a decision rejected, kept to a readable length.
+
+/// Collects Decision::alternatives: at most kMost entries; the last one counts those left out.
+class Alternatives {
+ public:
+  static constexpr std::size_t kMost = 16;
+
+  /// @param describe returns the entry; called only for entries that are kept: ranks times devices can be many.
+  template <class Describe>
+  void add(Describe&& describe) {
+    if (++count_ <= kMost) entries_.push_back(describe());
+  }
+
+  std::vector<std::string> take() && {
+    if (count_ > kMost) entries_.back() = fmt::format("and {} more", count_ - (kMost - 1));
+    return std::move(entries_);
+  }
+
+ private:
+  std::vector<std::string> entries_;
+  std::size_t count_ = 0;
+};
+
+// Places in tables as numbers that may be negative for "none", as placement keeps them.
+
+/// @p index as standard containers want it.
+constexpr std::size_t at(int index) noexcept { return static_cast<std::size_t>(index); }
 
 }  // namespace ddp::topology

@@ -15,7 +15,7 @@
 #include <ddp/error.hpp>
 #include <ddp/topology.hpp>
 
-#include "base/system_error.hpp"
+#include "base/errors.hpp"
 #include "topology/placement/affinity_mask.hpp"
 
 namespace ddp {

@@ -10,9 +10,8 @@
 
 #include <ddp/error.hpp>
 
-#include "topology/placement/alternatives.hpp"
+#include "topology/placement/balanced_assignment.hpp"
 #include "topology/placement/core_pools.hpp"
-#include "topology/placement/table_index.hpp"
 
 namespace ddp::topology {
 namespace {

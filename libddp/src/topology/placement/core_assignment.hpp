@@ -6,7 +6,7 @@
 #include <ddp/placement.hpp>
 #include <ddp/topology.hpp>
 
-#include "topology/placement/allowed_sets.hpp"
+#include "topology/placement/core_pools.hpp"
 #include "topology/placement/gpu_assignment.hpp"
 
 namespace ddp::topology {

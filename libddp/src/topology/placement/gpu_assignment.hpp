@@ -7,7 +7,7 @@
 #include <ddp/placement.hpp>
 #include <ddp/topology.hpp>
 
-#include "topology/placement/allowed_sets.hpp"
+#include "topology/placement/core_pools.hpp"
 
 namespace ddp::topology {
 

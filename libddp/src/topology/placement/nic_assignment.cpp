@@ -12,9 +12,7 @@
 
 #include <ddp/error.hpp>
 
-#include "topology/placement/alternatives.hpp"
 #include "topology/placement/balanced_assignment.hpp"
-#include "topology/placement/table_index.hpp"
 
 namespace ddp::topology {
 namespace {

@@ -8,7 +8,7 @@
 
 #include <ddp/topology.hpp>
 
-#include "topology/placement/rank_gpus.hpp"
+#include "topology/placement/rank_device.hpp"
 
 namespace ddp::topology {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "base/env_table.hpp"
 #include "base/nccl_conf.hpp"
-#include "topology/network/socket_interface.hpp"
+#include "topology/network/interface_candidates.hpp"
 #include "topology/placement/option_words.hpp"
 #include "topology/placement/rank_resources.hpp"
 #include "topology/placement/settings.hpp"

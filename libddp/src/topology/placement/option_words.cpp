@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/word_choice.hpp"
+#include "base/closest_word.hpp"
 
 namespace ddp {
 namespace {

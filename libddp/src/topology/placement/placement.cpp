@@ -8,8 +8,8 @@
 #include <ddp/error.hpp>
 #include <ddp/topology.hpp>
 
-#include "topology/placement/allowed_sets.hpp"
 #include "topology/placement/core_assignment.hpp"
+#include "topology/placement/core_pools.hpp"
 #include "topology/placement/gpu_assignment.hpp"
 #include "topology/placement/nic_assignment.hpp"
 

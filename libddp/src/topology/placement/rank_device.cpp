@@ -1,12 +1,14 @@
 #include "topology/placement/rank_device.hpp"
 
 #include <algorithm>
+#include <cstddef>
 #include <set>
 #include <string>
 #include <vector>
 
 #include <fmt/format.h>
 
+#include "topology/placement/gpu_assignment.hpp"
 #include "topology/placement/visible_devices.hpp"
 
 namespace ddp::topology {
@@ -103,6 +105,49 @@ std::optional<RankDevice> rank_device(const Topology& topology, const RankFacts&
   device.uuid = chosen.uuid;
   if (chosen.gpu) device.pci_bus_id = topology.gpus()[static_cast<std::size_t>(*chosen.gpu)].pci.to_string();
   return device;
+}
+
+std::optional<std::vector<int>> gpus_of_ranks(const RankViews& views, const std::vector<RankResources>& ranks,
+                                              GpuVisibility visibility) {
+  std::vector<int> firsts;
+  std::optional<std::vector<int>> common;
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    auto named = gpus_named_by(views.of(rank), base::Environment{ranks[rank].devices});
+    if (!named && views.differ()) named = usable_gpus(views.of(rank));
+    if (!named) {
+      if (visibility != GpuVisibility::none) return std::nullopt;
+      std::vector<int> all = usable_gpus(views.all());
+      return all.size() > ranks.size() ? std::optional{std::move(all)} : std::nullopt;
+    }
+    if (named->empty()) return named;
+    firsts.push_back(named->front());
+    common = std::move(named);
+  }
+  const bool same = !views.differ() && std::all_of(ranks.begin(), ranks.end(), [&](const RankResources& each) {
+    return each.devices == ranks.front().devices;
+  });
+  return same ? common : firsts;
+}
+
+namespace {
+
+Topology with_visible(const Topology& topology, const std::set<PciAddress>& visible) {
+  return topology.with_visible_gpus([&](const Gpu& gpu) { return visible.contains(gpu.pci); },
+                                    "the device cgroup of this rank hides it");
+}
+
+}  // namespace
+
+RankViews::RankViews(const Topology& topology, const std::vector<RankResources>& ranks) : topology_(topology) {
+  const bool same = std::all_of(ranks.begin(), ranks.end(),
+                                [&](const RankResources& rank) { return rank.gpus == ranks.front().gpus; });
+  if (same) return;
+  std::set<PciAddress> any;
+  for (const RankResources& rank : ranks) {
+    own_.push_back(with_visible(topology, {rank.gpus.begin(), rank.gpus.end()}));
+    any.insert(rank.gpus.begin(), rank.gpus.end());
+  }
+  all_ = with_visible(topology, any);
 }
 
 }  // namespace ddp::topology

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/byte_stream.hpp"
-#include "topology/inventory/gpu_devices.hpp"
+#include "topology/inventory/gpu_facts.hpp"
 #include "topology/placement/affinity_mask.hpp"
 
 namespace ddp::topology {

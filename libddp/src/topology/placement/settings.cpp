@@ -12,7 +12,7 @@
 
 #include <ddp/error.hpp>
 
-#include "topology/network/ifname_list.hpp"
+#include "topology/network/user_interfaces.hpp"
 #include "topology/placement/gpu_settings.hpp"
 #include "topology/placement/nic_assignment.hpp"
 

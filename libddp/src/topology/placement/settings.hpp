@@ -9,7 +9,7 @@
 
 #include "base/env_table.hpp"
 #include "base/nccl_conf.hpp"
-#include "topology/network/socket_interface.hpp"
+#include "topology/network/interface_candidates.hpp"
 #include "topology/placement/option_words.hpp"
 
 namespace ddp::topology {

@@ -14,7 +14,7 @@
 
 #include <ddp/error.hpp>
 
-#include "base/child_process.hpp"
+#include "base/process.hpp"
 #include "base/unique_fd.hpp"
 #include "collectives/shm/endpoint.hpp"
 #include "collectives/shm/join_message.hpp"

@@ -9,9 +9,9 @@
 
 #include <ddp/error.hpp>
 
-#include "base/child_process.hpp"
+#include "base/process.hpp"
 #include "diagnostics/hang/proc_file.hpp"
-#include "diagnostics/hang/rank_progress.hpp"
+#include "diagnostics/hang/standstill_watch.hpp"
 #include "diagnostics/hang/whereabouts.hpp"
 
 namespace ddp::diagnostics {

@@ -12,9 +12,9 @@
 
 #include <ddp/deadline.hpp>
 
-#include "base/child_process.hpp"
+#include "base/process.hpp"
 #include "base/socket.hpp"
-#include "diagnostics/hang/rank_observer.hpp"
+#include "diagnostics/hang/observe.hpp"
 
 namespace ddp::diagnostics {
 namespace {

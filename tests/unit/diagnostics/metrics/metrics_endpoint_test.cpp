@@ -13,8 +13,6 @@
 #include <ddp/error.hpp>
 
 #include "base/socket.hpp"
-#include "diagnostics/metrics/http_request.hpp"
-#include "diagnostics/metrics/own_host.hpp"
 
 namespace ddp::diagnostics {
 namespace {

@@ -17,8 +17,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "base/child_process.hpp"
-#include "diagnostics/metrics/rank_metrics.hpp"
+#include "base/process.hpp"
+#include "diagnostics/metrics/watched_ranks.hpp"
 #include "support/checkout.hpp"
 #include "unit/topology/fake_root.hpp"
 

@@ -14,7 +14,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "base/signal_name.hpp"
+#include "base/process.hpp"
 #include "coordinator/coordinator.hpp"
 
 namespace ddp::launcher::test {

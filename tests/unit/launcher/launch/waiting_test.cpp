@@ -10,8 +10,7 @@
 #include <fstream>
 #include <thread>
 
-#include "launch/temporary_folder.hpp"
-#include "launch/wait_notice.hpp"
+#include "launch/launch.hpp"
 
 namespace ddp::launcher {
 namespace {

@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "base/socket.hpp"
-#include "pmix_server/client_greeting.hpp"
 
 namespace ddp::launcher {
 namespace {

@@ -20,7 +20,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "base/child_process.hpp"
+#include "base/process.hpp"
 #include "outcome/exit_error.hpp"
 #include "support/left_children.hpp"
 #include "topology/placement/affinity_mask.hpp"

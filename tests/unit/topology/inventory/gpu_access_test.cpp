@@ -18,7 +18,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "topology/inventory/gpu_devices.hpp"
+#include "topology/inventory/gpu_facts.hpp"
 
 namespace ddp::topology::test {
 namespace {

@@ -8,7 +8,7 @@
 
 #include <array>
 
-#include "base/step_settings.hpp"
+#include "base/slurm_step.hpp"
 #include "topology/inventory/network_facts.hpp"
 #include "topology/network/user_interfaces.hpp"
 #include "unit/kvs/rank_threads.hpp"

@@ -1,0 +1,63 @@
+#include "base/errors.hpp"
+
+#include <cstddef>
+#include <cstring>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace ddp::base {
+
+std::string errno_name(int number) {
+  const char* name = strerrorname_np(number);
+  return name != nullptr ? fmt::format("{} ({})", name, number) : fmt::format("errno {}", number);
+}
+
+std::string errno_text(int number) {
+  const char* text = strerrordesc_np(number);
+  return text != nullptr ? text : fmt::format("unknown error {}", number);
+}
+
+Error system_error(std::string attempted, int number, std::string hint, ErrorCode code) {
+  return Error{{.code = code,
+                .attempted = std::move(attempted),
+                .cause = errno_text(number),
+                .native = errno_name(number),
+                .hint = std::move(hint)}};
+}
+
+namespace {
+
+// Each frame of a traceback has such a line; the first line of a traceback may be missing.
+constexpr std::string_view kFrame = "  File \"";
+constexpr std::string_view kFrameNumber = "\", line ";
+
+/// Takes the first line off @p text.
+std::string_view next_line(std::string_view& text) {
+  const std::size_t end = text.find('\n');
+  const std::string_view line = text.substr(0, end);
+  text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
+  return line;
+}
+
+}  // namespace
+
+std::string_view exception_line(std::string_view text) {
+  const std::size_t number = text.rfind(kFrameNumber);
+  if (number == std::string_view::npos) return {};
+  const std::size_t newline = text.rfind('\n', number);
+  text.remove_prefix(newline == std::string_view::npos ? 0 : newline + 1);
+  const std::string_view frame = next_line(text);
+  const std::size_t begin = frame.find(kFrame);
+  if (begin == std::string_view::npos) return {};
+  const std::string_view prefix = frame.substr(0, begin);
+  while (!text.empty()) {
+    std::string_view line = next_line(text);
+    if (!line.starts_with(prefix)) continue;
+    line.remove_prefix(prefix.size());
+    if (!line.empty() && line.front() != ' ' && line.front() != '\t' && line.front() != '\r') return line;
+  }
+  return {};
+}
+
+}  // namespace ddp::base
