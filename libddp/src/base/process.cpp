@@ -80,6 +80,7 @@ void ChildProcess::signal(int number) noexcept {
 
 bool ChildProcess::terminate(Deadline deadline) noexcept {
   signal(SIGTERM);
+  signal(SIGCONT);  // a stopped one acts on no other signal
   return wait(deadline) || kill();
 }
 

@@ -132,6 +132,13 @@ TEST(ChildProcess, AStoppedOneCanBeKilled) {
   EXPECT_EQ(process.end()->code, SIGKILL);
 }
 
+TEST(ChildProcess, AStoppedOneActsOnTerminate) {
+  ChildProcess process = sleeper();
+  process.signal(SIGSTOP);
+  ASSERT_TRUE(process.terminate(patience()));
+  EXPECT_EQ(process.end(), (ProcessEnd{.code = SIGTERM, .by_signal = true}));
+}
+
 TEST(ChildProcess, MovingHandsItOver) {
   ChildProcess first = sleeper();
   const pid_t pid = first.pid();
