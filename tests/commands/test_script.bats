@@ -164,6 +164,25 @@ one_program_failed() { printf '%s\n' "50% tests passed, 1 tests failed out of 2"
   [ "$(cat tests/last_full_run)" = "$first" ]
 }
 
+@test "a stage that runs scripts/test itself counts by its last line" {
+  log() { printf '%s\n' "ok 1 a" "not ok 2 b" "[  FAILED  ] Keys.Wait (5 ms)" "failed beside other stages, and passed twice alone:" "$1"; }
+  [ "$("$root/scripts/stage-results" <(log "7 passed, 0 failed"))" = "7 0" ]
+  [ "$("$root/scripts/stage-results" <(log "6 passed, 1 failed") | sort)" = "$(printf '%s\n' "6 1" "2 b" Keys.Wait | sort)" ]
+}
+
+@test "debian13 is a stage of --all, and skipped where there can be none" {
+  run -0 run_test --list
+  run -1 has debian13
+  run -0 run_test --all --list
+  has debian13
+  program on-debian 'exit 77'
+  run -0 run_test --only debian13
+  has "debian13 skipped: scripts/on-debian cannot make it"
+  program on-debian 'true'
+  run -0 run_test --only debian13
+  [ "${lines[-1]}" = "1 passed, 0 failed" ]
+}
+
 @test "which parts of a stage are repeated: few, and none that may show a defect which comes and goes" {
   parts() { cat >"$BATS_TEST_TMPDIR/log" && "$root/scripts/failed-parts" "$1" "$BATS_TEST_TMPDIR/log"; }
   [ "$(one_program_failed | parts unit)" = kvs_test ]
