@@ -23,9 +23,7 @@
 #include <ddp/ddp.hpp>
 
 #include "collectives/nccl/nccl_library.hpp"
-#include "cuda/cuda_error.hpp"
 #include "cuda/driver.hpp"
-#include "cuda/event.hpp"
 #include "cuda/memory.hpp"
 #include "cuda/stream.hpp"
 

@@ -313,7 +313,7 @@ not ok 5 another
 }
 
 @test "a test concerns itself, and what no rule knows concerns everything" {
-  run -0 affected tests/unit/kvs/x_test.cpp tests/unit/collectives/shm/x_test.cpp tests/multiproc/cut_link_multiproc.cpp tests/cluster/faults.bats tests/fuzz/fuzz_error_file.cpp scripts/build
+  run -0 affected tests/unit/kvs/x_test.cpp tests/unit/collectives/shm/x_test.cpp tests/multiproc/fault_matrix_multiproc.cpp tests/cluster/faults.bats tests/fuzz/fuzz_error_file.cpp scripts/build
   echo "$output"
   has "unit kvs_test shm_test"
   has "multiproc fault_matrix_multiproc"

@@ -11,7 +11,6 @@
 #include <ddp/error.hpp>
 
 #include "training/checkpoint_manifest.hpp"
-#include "training/file_checksum.hpp"
 #include "training/saver.hpp"
 #include "training/shard_file.hpp"
 

@@ -8,7 +8,7 @@
 
 #include <ddp/error.hpp>
 
-#include "collectives/shm/endpoint_address.hpp"
+#include "collectives/shm/endpoint.hpp"
 #include "collectives/shm/join_message.hpp"
 
 namespace {

@@ -15,8 +15,7 @@
 #include <fmt/format.h>
 #include <ddp/ddp.hpp>
 
-#include "cuda/cuda_error.hpp"
-#include "cuda/device.hpp"
+#include "cuda/context.hpp"
 #include "cuda/driver.hpp"
 #include "cuda/memory.hpp"
 #include "cuda/stream.hpp"

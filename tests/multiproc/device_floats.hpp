@@ -10,7 +10,6 @@
 #include <ddp/ddp.hpp>
 
 #include "cuda/context.hpp"
-#include "cuda/cuda_error.hpp"
 #include "cuda/driver.hpp"
 #include "cuda/memory.hpp"
 #include "cuda/stream.hpp"

@@ -1,7 +1,6 @@
 // What the ranks of a fault case call again and again: an operation of one kind, with the values that it must bring.
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <stdexcept>

@@ -269,7 +269,7 @@ class Rank {
   }
 
   /// @param number of the group among those of the case.
-  std::unique_ptr<GroupEngine> join(std::size_t number, const std::vector<int>& ranks, Deadline deadline) {
+  std::shared_ptr<GroupEngine> join(std::size_t number, const std::vector<int>& ranks, Deadline deadline) {
     const auto place = std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin();
     if (!channel_) channel_ = std::make_shared<world::PeerChannel>(address(rank_));
     GroupMembers members{.name = "group " + std::to_string(number),
@@ -307,8 +307,8 @@ class Rank {
     }
     std::vector<GroupBackend> backends;
     backends.push_back({.name = "host", .backend = std::move(backend)});
-    return std::make_unique<GroupEngine>(std::move(members), std::move(backends), ConnectOptions{},
-                                         number == 0 ? limit() : milliseconds(60'000));
+    return GroupEngine::make(std::move(members), std::move(backends), ConnectOptions{},
+                             number == 0 ? limit() : milliseconds(60'000));
   }
 
   static Point point_of(Phase phase) {

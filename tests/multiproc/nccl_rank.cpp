@@ -4,24 +4,18 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <memory>
 #include <numeric>
 #include <optional>
-#include <span>
-#include <string>
 #include <thread>
 #include <utility>
 
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <ddp/ddp.hpp>
 
 #include "cuda/context.hpp"
-#include "cuda/cuda_error.hpp"
 #include "cuda/driver.hpp"
 #include "device_floats.hpp"
 #include "file_store.hpp"

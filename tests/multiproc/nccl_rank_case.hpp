@@ -1,7 +1,6 @@
 // A Reducer's parameters on the CPU or on a device, and steps with them.
 #pragma once
 
-#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <functional>

@@ -16,9 +16,7 @@
 #include <ddp/ddp.hpp>
 
 #include "cuda/context.hpp"
-#include "cuda/cuda_error.hpp"
 #include "cuda/driver.hpp"
-#include "cuda/event.hpp"
 #include "cuda/memory.hpp"
 #include "cuda/stream.hpp"
 

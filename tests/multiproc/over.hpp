@@ -2,7 +2,6 @@
 #pragma once
 
 #include <ostream>
-#include <string>
 
 namespace ddp::test {
 

@@ -44,7 +44,7 @@ def job(ranks, *checks):
     (3, ["world", "store", "collectives", "dlpack", "bad_arguments", "lifetimes", "many_threads", "callbacks",
          "leaves_everything"]),
     (3, ["objects", "state", "samplers", "metrics", "checkpoints", "topology", "environment", "memory"]),
-    (2, ["store", "event_loop", "forked_child", "signals", "leaves_session", "again", "leaves_threads"]),
+    (2, ["store", "event_loop", "forked_child", "signals", "aborts", "leaves_session", "again", "leaves_threads"]),
 ], ids=["tensors", "training", "waiting"])
 def test_checks(ranks, checks):
     done = job(ranks, *checks)

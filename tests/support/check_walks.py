@@ -57,6 +57,10 @@ def defines(text, name):
     return False
 
 
+def defines_in_python(text, name):
+    return re.search(rf"^\s*(?:async )?def {re.escape(name)}\(", text, re.MULTILINE) is not None
+
+
 def exists(root, path):
     return any((root / folder / path).exists() for folder in FOLDERS)
 
@@ -71,7 +75,7 @@ def main():
             file, name = hop.groups()
             if not (root / file).is_file():
                 wrong.append(f"{PAGE}:{number}: there is no {file}")
-            elif not defines((root / file).read_text(), name):
+            elif not (defines_in_python if file.endswith(".py") else defines)((root / file).read_text(), name):
                 wrong.append(f"{PAGE}:{number}: {file} does not define {name}")
             continue
         for path in [*FILE.findall(line), *LINK.findall(line)]:

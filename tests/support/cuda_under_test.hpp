@@ -8,7 +8,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "kernels/kernel_table.hpp"
+#include "kernels/executor.hpp"
 #include "support/fake_cuda/fake_cuda.hpp"
 
 namespace ddp {

@@ -3,7 +3,7 @@
 #include <array>
 #include <cstddef>
 
-#include "kernels/kernel_table.hpp"
+#include "kernels/executor.hpp"
 
 // as in fake_cuda.hpp, which needs cuda.h
 struct FakeCudaKernel {

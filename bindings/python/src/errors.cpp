@@ -39,6 +39,22 @@ nb::object exception_of(const Error& error) {
                                     text(error.cause()), text(error.native()), nb::tuple(ranks), text(error.hint())));
 }
 
+std::optional<Error> error_of(nb::handle exception) {
+  const bool ours = nb::isinstance(exception, nb::module_::import_("libddp._errors").attr("Error"));
+  if (!ours || !nb::hasattr(exception, "code")) return std::nullopt;  // a program may make one by itself
+  const auto text = [&](const char* name) { return nb::cast<std::string>(exception.attr(name)); };
+  ErrorDetail detail{.code = ErrorCode::aborted,
+                     .attempted = text("attempted"),
+                     .cause = text("cause"),
+                     .native = text("native"),
+                     .hint = text("hint")};
+  for (const nb::handle rank : exception.attr("ranks")) detail.ranks.push_back(nb::cast<int>(rank));
+  for (int code = 0; code < static_cast<int>(ErrorCode::aborted); ++code) {
+    if (text("code") == to_string(static_cast<ErrorCode>(code))) detail.code = static_cast<ErrorCode>(code);
+  }
+  return Error{std::move(detail)};
+}
+
 std::optional<std::chrono::milliseconds> duration_of(nb::handle timeout) {
   if (timeout.is_none()) return std::nullopt;
   double seconds = NAN;

@@ -178,6 +178,13 @@ std::optional<PythonGroup> new_group(PythonGroup& group, const std::vector<int>&
   return PythonGroup(std::move(*made));
 }
 
+void abort_group(PythonGroup& group, nb::handle reason) {
+  const std::optional<Error> error = error_of(reason);
+  const std::string words = nb::str(reason).c_str();
+  const WithoutGil released;
+  error ? group->abort(*error) : group->abort(words);
+}
+
 }  // namespace
 
 void add_group(nb::module_& module) {
@@ -253,6 +260,10 @@ void add_group(nb::module_& module) {
                    "stream: int | None = None) -> None"),
            "In place: root's values of many tensors, of any types, to all ranks in few messages. Returns when they are "
            "there.")
+      .def("abort", &abort_group, "error"_a = "", nb::sig("def abort(self, error: BaseException | str = '') -> None"),
+           "Ends the group on all ranks that can be reached: operations under way and later ones raise `error`, if "
+           "libddp raised it, else Aborted, which names this rank and says `error`. From any thread. Returns when this "
+           "rank's operations have ended, after some seconds at most.")
       .def("new_group", &new_group, "members"_a,
            nb::sig("def new_group(self, members: collections.abc.Sequence[int]) -> ProcessGroup | None"),
            "A group of these ranks of this one, in this order; None for those outside. Collective over this group.")

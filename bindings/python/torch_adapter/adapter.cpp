@@ -16,9 +16,8 @@
 #include <ddp/process_group.hpp>
 #include <ddp/sealed_store.hpp>
 
-#include <ddp/torch/autograd_calls.hpp>
 #include <ddp/torch/c10d_backend.hpp>
-#include <ddp/torch/c10d_store.hpp>
+#include <ddp/torch/gradient_averager.hpp>
 
 #include "averager.hpp"
 #include "python_tasks.hpp"

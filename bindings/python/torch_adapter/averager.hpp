@@ -19,8 +19,6 @@
 #include <ddp/torch/c10d_backend.hpp>
 #include <ddp/torch/device_streams.hpp>
 #include <ddp/torch/gradient_averager.hpp>
-#include <ddp/torch/hand_over.hpp>
-#include <ddp/torch/interruptible.hpp>
 #include <ddp/torch/module_tensors.hpp>
 #include <ddp/wait_watch.hpp>
 

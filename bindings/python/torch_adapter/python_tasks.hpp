@@ -12,7 +12,7 @@
 
 #include <Python.h>
 
-#include <ddp/torch/hand_over.hpp>
+#include <ddp/torch/device_streams.hpp>
 
 namespace ddp_adapter {
 

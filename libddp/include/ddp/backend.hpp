@@ -68,7 +68,7 @@ class Request {
   virtual Outcome poll() noexcept = 0;
   /// Why, when poll has returned neither running nor ok.
   virtual Failure failure() const = 0;
-  /// Of several sends and receives: whether that one still waits for its peer, as far as the backend knows. Asked when
+  /// For several sends and receives: whether that one still waits for its peer, as far as the backend knows. Asked when
   /// poll has returned running or timeout.
   virtual bool waits(std::size_t /*operation*/) const noexcept { return true; }
   /// Whether its work has begun, which on a device may be long after post. Asked after a poll that returned running.
@@ -106,7 +106,7 @@ struct BackendTraits {
   /// How many collectives may be posted and not over at the same time. Sends and receives do not count: any number of
   /// them may be.
   int concurrent_collectives = 1;
-  /// Of one that serves CUDA: the ordinal of the one device whose tensors it takes; -1: any.
+  /// For one that serves CUDA: the ordinal of the one device whose tensors it takes; -1: any.
   int device = -1;
   /// connect() has only prepared it, its first operation connects: a group starts a barrier when it is made, so that
   /// what goes wrong is found out as with any operation.
@@ -156,7 +156,7 @@ class Backend {
   /// told. Nothing where that capture is over. May throw Error.
   virtual void order_captured(const Stream& captured, const Stream& stream);
 
-  /// What a call that waits for other ranks, or for the device, makes between two looks: meanwhile the group goes on
+  /// What a call that waits for other ranks, or for the device, makes between two looks: meanwhile the group continues
   /// with its operations, for which the others may wait, so that all other members may be called. Sleeps briefly;
   /// throws Error where the group has ended.
   using Pause = std::function<void()>;

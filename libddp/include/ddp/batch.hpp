@@ -20,7 +20,7 @@ namespace ddp {
 class Batch {
  public:
   explicit Batch(ProcessGroup group) : group_(std::move(group)) {}
-  /// Of sends and receives that together are a call of another name, which messages then show.
+  /// For sends and receives that together are a call of another name, which messages then show.
   /// @param call static text, as "all_to_all". @param row elements of a row, where that call is told rows; else 0.
   Batch(ProcessGroup group, const char* call, std::size_t row) : group_(std::move(group)), call_(call), row_(row) {}
 

@@ -17,7 +17,7 @@ struct Binding {
   /// Operating-system number of the NUMA node from which memory is taken first; -1: where the thread runs.
   int preferred_memory = -1;
 
-  /// Of the calling thread: sched_getaffinity(2) and get_mempolicy(2). Throws Error(system).
+  /// The calling thread's: sched_getaffinity(2) and get_mempolicy(2). Throws Error(system).
   static Binding current();
 
   /// What @p placement means on @p topology. Memory is preferred-local: the node of the cores if it is a single one.

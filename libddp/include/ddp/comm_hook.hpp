@@ -55,12 +55,12 @@ class CommHook {
   /// other ranks here, but in what it returns, or go on in Work::on_finish. Throws to fail the step.
   virtual BucketExchange start(const GradientBucket& bucket, ProcessGroup& group) = 0;
 
-  /// The Reducer is made with this group, or goes on with it: forget what was kept of earlier gradients, since other
+  /// The Reducer is made with this group, or continues with it: forget what was kept of earlier gradients, since other
   /// ranks may have come to another end of the last step, or be new. Collective: may exchange something. Throws to fail
   /// the Reducer.
   virtual void join_group(ProcessGroup& group);
   /// A step that exchanges has ended. @param complete else it has failed: drop what is under way and what the step has
-  /// changed. If the Reducer goes on in the same group, it has failed on all ranks.
+  /// changed. If the Reducer continues in the same group, it has failed on all ranks.
   virtual void end_step(bool complete) noexcept;
 
   /// Whether it wants the gradients of each step of Reducer::no_sync by themselves, instead of their sum in the next

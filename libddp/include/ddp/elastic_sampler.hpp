@@ -1,4 +1,4 @@
-// A DistributedSampler whose epoch goes on with another number of ranks, and after a restart. docs/training.md is its
+// A DistributedSampler whose epoch continues with another number of ranks, and after a restart. docs/training.md is its
 // guide.
 #pragma once
 
@@ -33,7 +33,7 @@ SamplerState parse_sampler_state(std::string_view text);
 /// repeats fewer samples than there are ranks, once at the epoch's end, and `drop` leaves out as few.
 ///
 /// Horovod's ElasticSampler, which is alike, pads after each change, and fails when fewer samples are left than it pads
-/// with; torchdata's StatefulDistributedSampler goes on only with the same number of ranks. Value type; no
+/// with; torchdata's StatefulDistributedSampler continues only with the same number of ranks. Value type; no
 /// thread-safety of its own.
 class ElasticSampler {
  public:
@@ -52,7 +52,7 @@ class ElasticSampler {
   /// Throws Error(invalid_argument) for less than 0 or more than size().
   void record(std::int64_t samples);
 
-  /// Starts another epoch from its beginning. The epoch in which the sampler is goes on.
+  /// Starts another epoch from its beginning. The epoch in which the sampler is continues.
   void set_epoch(std::int64_t epoch) noexcept;
   std::int64_t epoch() const noexcept { return state_.epoch; }
 

@@ -44,11 +44,11 @@ struct Operation {
   std::uint64_t sequence = 0;
   /// Owns the memory until the operation is finished; usually null, since the caller does.
   std::shared_ptr<const void> keep_alive;
-  /// Of tensors on a device: the caller's stream, whose earlier work writes the input and reads the output.
+  /// For tensors on a device: the caller's stream, whose earlier work writes the input and reads the output.
   Stream stream{.device = {.type = DeviceType::cuda, .index = 0}, .handle = nullptr};
   bool in_stream = false;  ///< runs in `stream` itself, not in one of the group's
 
-  /// Of a transfer: the call that it is a part of, as "all_to_all"; static text, null: none.
+  /// For a transfer: the call that it is a part of, as "all_to_all"; static text, null: none.
   const char* part_of = nullptr;
   std::size_t row = 0;  ///< of such a one: elements of a row, where the call is told rows
 

@@ -42,11 +42,11 @@ struct CallOptions {
 
   std::optional<Deadline> deadline;        ///< without one, the group's timeout counts from the call
   std::shared_ptr<const void> keep_alive;  ///< held until the operation is finished: an owner of the tensors' memory
-  /// Of tensors on a device: the stream that fills them. The operation waits for what is in it at the call, and runs in
-  /// a stream of the group's own. Default: the device's default stream. Not cudaStreamPerThread.
+  /// For tensors on a device: the stream that fills them. The operation waits for what is in it at the call, and runs
+  /// in a stream of the group's own. Default: the device's default stream. Not cudaStreamPerThread.
   std::optional<Stream> stream;
   bool in_stream = false;  ///< run in `stream` itself: what is put into it afterwards needs no Work::order
-  /// Of a sum of floating-point or complex numbers: what every rank's values are multiplied by before they are added,
+  /// For a sum of floating-point or complex numbers: what every rank's values are multiplied by before they are added,
   /// so that narrow types do not overflow. Equal on all ranks, of a magnitude between 1e-30 and 1e30. NCCL rounds it to
   /// the tensor's type; on CPUs the sum in float32 is multiplied, or that in the tensor's type if it is as wide.
   double prescale = 1;
@@ -112,9 +112,13 @@ class ProcessGroup {
   /// gone; it may outlive the group. Throws Error: unavailable without NCCL, timeout, what ended the group.
   std::shared_ptr<void> allocate(std::size_t bytes, std::optional<Deadline> deadline = {});
 
-  /// Ends the group on all its ranks that can be reached: operations under way and later ones fail with Error(aborted)
-  /// that names this rank and @p reason; if the group has failed before, with that error. From any thread. Returns when
-  /// this rank's operations have ended, even if other ranks do not answer: after some seconds at most.
+  /// Ends the group on all its ranks that can be reached: operations under way and later ones fail with @p error, whose
+  /// ranks are world ranks, even if other ranks do not answer. If the group has failed before, or other ranks agree on
+  /// an earlier error at the same time, with that one on all ranks. From any thread, also while others wait for
+  /// operations. Returns when this rank's operations have ended, after some seconds at most. In a forked process: does
+  /// nothing.
+  void abort(const Error& error) noexcept;
+  /// The same with Error(aborted) that names this rank and @p reason.
   void abort(std::string_view reason = {}) noexcept;
 
   /// A group of the given members of this group, in the given order. Collective over this group, with the same list on
@@ -139,7 +143,7 @@ struct StoreGroupOptions {
   std::vector<int> global_ranks{};  ///< of each in the job, for messages; empty: the group is the job
   std::optional<std::chrono::milliseconds> timeout{};  ///< of the rendezvous; default: DDP_INIT_TIMEOUT
   std::string backend = "auto";                        ///< as above
-  /// Of NCCL: this rank's CUDA device; must be given where other ranks of the node are not of the group, as after a
+  /// For NCCL: this rank's CUDA device; must be given where other ranks of the node are not of the group, as after a
   /// failure. Default: by its place among the group's ranks of its node.
   std::optional<int> device{};
 };

@@ -8,7 +8,7 @@
 
 namespace ddp {
 
-/// Of a Reducer's parameters: Reducer::recorded_order() returns it, ReducerOptions::recorded_order takes it. A value.
+/// For a Reducer's parameters: Reducer::recorded_order() returns it, ReducerOptions::recorded_order takes it. A value.
 struct RecordedOrder {
   std::vector<std::string> parameters{};  ///< "'fc.weight' float32[4, 2]", by index; no other model's are accepted
   std::vector<std::size_t> order{};       ///< indices, in the order in which gradients become ready

@@ -39,7 +39,7 @@ struct Parameter {
   std::vector<std::int64_t> strides{};
   /// Else it is compared and broadcast only.
   bool requires_gradient = true;
-  /// Its gradient is given as SparseGradient, exchanged by rows, outside the buckets and without a hook. Of one
+  /// Its gradient is given as SparseGradient, exchanged by rows, outside the buckets and without a hook. For one
   /// dimension or more, row-major.
   bool sparse_gradient = false;
 };
@@ -96,7 +96,7 @@ struct ReducerOptions {
   /// A parameter behind whose bucket the delayed ones go, as soon as they are ready, instead of behind all others.
   std::optional<std::size_t> delayed_behind{};
   /// Gradients of floating-point types other than float64 are exchanged, and added, in this one of float32, float16 and
-  /// bfloat16: divided and rounded once on their way into the bucket, and converted back to their own type. Of a
+  /// bfloat16: divided and rounded once on their way into the bucket, and converted back to their own type. For a
   /// parameter in float16 not bfloat16, nor the reverse. Limits of buckets count gradients' bytes.
   std::optional<DType> reduce_dtype{};
   std::shared_ptr<CommHook> comm_hook{};  ///< instead of the average
@@ -107,7 +107,7 @@ struct ReducerOptions {
   /// finalize does not write to that. Called by the thread that has filled the bucket, one call at a time; must not
   /// call the Reducer but for bucket_view().
   std::function<void(std::span<const std::size_t> parameters)> moved_in{};
-  /// Of parameters on a CUDA device: the stream in which gradients are computed, unless mark_ready names another one;
+  /// For parameters on a CUDA device: the stream in which gradients are computed, unless mark_ready names another one;
   /// default: the device's default stream. Buckets wait for what is in it when their last gradient is marked; finalize
   /// makes it wait for the averages, and does not block.
   std::optional<Stream> stream{};
@@ -203,7 +203,7 @@ class Reducer {
   NoSync no_sync();
 
   /// A parameter's place in its bucket, which holds the average after finalize, in reduce_dtype; with
-  /// gradient_as_bucket_view, its gradient, in its own type. Valid until buckets are rebuilt. Of a group of one rank
+  /// gradient_as_bucket_view, its gradient, in its own type. Valid until buckets are rebuilt. For a group of one rank
   /// without view and hook: the gradient itself.
   TensorView bucket_view(std::size_t index) const;
 

@@ -5,7 +5,7 @@
 namespace ddp {
 
 /// While it lives, Work::wait_watched on the thread that made it calls @p look each 50 ms. What that throws ends the
-/// wait, and the operation goes on. So a Reducer and a Join wait for what keeps its memory: buckets, unless a hook
+/// wait, and the operation continues. So a Reducer and a Join wait for what keeps its memory: buckets, unless a hook
 /// exchanges them, reports, announcements, buffers; the step, or the Join, has failed then as by any error. The
 /// WaitWatch that was made last counts. Made and destroyed on one thread, the last one first.
 class [[nodiscard]] WaitWatch {
@@ -19,7 +19,7 @@ class [[nodiscard]] WaitWatch {
   WaitWatch& operator=(const WaitWatch&) = delete;
   ~WaitWatch() { current() = before_; }
 
-  /// Of this thread; null: none.
+  /// The calling thread's; null: none.
   static Look& current() noexcept;
 
  private:

@@ -62,7 +62,7 @@ class [[nodiscard]] Work {
   /// longer than until the operation has been started. A stream of the CPU is this thread: the same as wait(). Throws
   /// Error(invalid_argument) if the operation's backend does not run on streams, and the operation's Error if it has
   /// failed already. One that fails later lets the stream go on: wait(), error() and the group's later calls tell it.
-  /// Of an operation that was captured into a graph: while that capture goes on, of which @p stream becomes a part.
+  /// If the operation was captured into a graph: works while that capture continues, of which @p stream becomes a part.
   void order(const Stream& stream) const;
 
  private:

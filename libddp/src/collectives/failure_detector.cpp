@@ -1,7 +1,9 @@
 #include "collectives/failure_detector.hpp"
 
 #include <algorithm>
+#include <map>
 #include <thread>
+#include <utility>
 
 #include "base/log.hpp"
 
@@ -9,7 +11,7 @@ namespace ddp::collectives {
 namespace {
 
 // For telling those that have just answered. Their own processors may be busy.
-constexpr std::chrono::milliseconds kTimeToTell{1000};
+constexpr std::chrono::milliseconds kTimeToNotify{1000};
 // For agreeing with them: as long as one of them is waited for is silence.
 constexpr std::chrono::milliseconds kTimeToAgree{1000};
 // How often to look whether another has told the verdict meanwhile.
@@ -83,7 +85,7 @@ std::optional<Error> FailureDetector::verdict() const {
   return record_.verdict();
 }
 
-Error FailureDetector::settle(const Error& verdict) {
+Error FailureDetector::adopt(const Error& verdict) {
   const std::lock_guard lock(mutex_);
   return record_.decide(verdict);
 }
@@ -91,7 +93,7 @@ Error FailureDetector::settle(const Error& verdict) {
 Bytes FailureDetector::answer(std::span<const std::byte> body) {
   const auto message = decode_group_message(body);
   if (const auto* told = std::get_if<Verdict>(&message)) {
-    settle(told->error);
+    adopt(told->error);
     on_verdict_();
     return {};
   }
@@ -161,9 +163,9 @@ Error FailureDetector::agreed(const Error& error, const std::vector<MemberReply>
   }
 }
 
-Error FailureDetector::agree(const Error& error) { return settle(agreed(error, {}, Deadline::after(kTimeToAgree))); }
+Error FailureDetector::agree(const Error& error) { return adopt(agreed(error, {}, Deadline::after(kTimeToAgree))); }
 
-void FailureDetector::tell(const Error& verdict, const std::vector<MemberReply>& members, Deadline deadline) const {
+void FailureDetector::notify(const Error& verdict, const std::vector<MemberReply>& members, Deadline deadline) const {
   using Kind = world::PeerReply::Kind;
   std::vector<world::PeerEndpoint> listening;
   for (const MemberReply& member : members) {
@@ -174,25 +176,25 @@ void FailureDetector::tell(const Error& verdict, const std::vector<MemberReply>&
   world::ask_peers(listening, service_, encode(Verdict{.error = verdict}), deadline);
 }
 
-void FailureDetector::tell_all(const Error& error) {
-  const Deadline limit = Deadline::after(kTimeToTell);
-  const Error verdict = agreed(error, {}, Deadline::after(kTimeToTell / 2));
+void FailureDetector::notify_all(const Error& error) {
+  const Deadline limit = Deadline::after(kTimeToNotify);
+  const Error verdict = agreed(error, {}, Deadline::after(kTimeToNotify / 2));
   std::vector<world::PeerEndpoint> others = members_.endpoints;
   others.erase(others.begin() + members_.rank);
   world::ask_peers(others, service_, encode(Verdict{.error = verdict}), limit);
 }
 
 /// Its owner's turn to inquire, if it came in time.
-class FailureDetector::Turn {
+class FailureDetector::InquiryTurn {
  public:
-  Turn(FailureDetector& detector, Deadline deadline) : detector_(detector) {
+  InquiryTurn(FailureDetector& detector, Deadline deadline) : detector_(detector) {
     std::unique_lock lock(detector_.mutex_);
     taken_ = detector_.turn_ends_.wait_until(lock, deadline.when(), [&] { return !detector_.inquiring_; });
     if (taken_) detector_.inquiring_ = true;
   }
-  Turn(const Turn&) = delete;
-  Turn& operator=(const Turn&) = delete;
-  ~Turn() {
+  InquiryTurn(const InquiryTurn&) = delete;
+  InquiryTurn& operator=(const InquiryTurn&) = delete;
+  ~InquiryTurn() {
     if (!taken_) return;
     const std::lock_guard lock(detector_.mutex_);
     detector_.inquiring_ = false;
@@ -230,9 +232,9 @@ std::optional<Error> FailureDetector::inquire(const Operation& operation, Occasi
   const auto& findings = inquest.findings();
   const bool decided = std::any_of(findings.begin(), findings.end(),
                                    [](const MemberReply& member) { return member.status && member.status->verdict; });
-  const Error settled = settle(decided ? *error : agreed(*error, findings, within(kTimeToAgree)));
-  tell(settled, findings, within(kTimeToTell));
-  return settled;
+  const Error adopted = adopt(decided ? *error : agreed(*error, findings, within(kTimeToAgree)));
+  notify(adopted, findings, within(kTimeToNotify));
+  return adopted;
 }
 
 std::optional<Error> FailureDetector::investigate(const Operation& operation, const std::optional<Error>& local_failure,
@@ -240,7 +242,7 @@ std::optional<Error> FailureDetector::investigate(const Operation& operation, co
   const Deadline least = Deadline::after(kLeastTime);
   if (deadline < least) deadline = least;
   ++urgent_;
-  const Turn turn(*this, Deadline::after(deadline.remaining() / 2));
+  const InquiryTurn turn(*this, Deadline::after(deadline.remaining() / 2));
   --urgent_;
   if (const auto known = verdict()) return known;
   // one that waits longer for a silent member must not make this one late
@@ -253,13 +255,60 @@ std::optional<Error> FailureDetector::investigate(const Operation& operation, co
 }
 
 void FailureDetector::watch(const Operation& operation, const std::function<bool()>& go_on) {
-  const Turn turn(*this, Deadline::after(std::chrono::seconds(0)));
+  const InquiryTurn turn(*this, Deadline::after(std::chrono::seconds(0)));
   if (!turn.taken() || verdict()) return;
   if (operation.sequence != 0 && operation.sequence != watched_) {
     watched_ = operation.sequence;
     signs_.forget();
   }
   inquire(operation, {.kind = Occasion::Kind::waiting}, signs_, [&] { return urgent_ == 0 && go_on(); });
+}
+
+namespace {
+
+/// The first rank of each node, then the second of each, so that no node that is lost takes more witnesses with it than
+/// it must.
+std::vector<int> witness_order(const GroupMembers& members) {
+  std::map<int, int> on_node;
+  std::vector<std::pair<int, int>> places;  // among the ranks of its node; rank
+  for (int rank = 0; rank < members.size(); ++rank) {
+    const int node = members.nodes.empty() ? 0 : members.nodes[static_cast<std::size_t>(rank)];
+    places.emplace_back(on_node[node]++, rank);
+  }
+  std::sort(places.begin(), places.end());
+  std::vector<int> order;
+  order.reserve(places.size());
+  for (const auto& [place, rank] : places) order.push_back(rank);
+  return order;
+}
+
+}  // namespace
+
+ProposalAnswer VerdictRecord::propose(const Error& error) {
+  if (verdict_) return {.decided = true, .error = *verdict_};
+  if (!proposed_) proposed_ = error;
+  return {.decided = false, .error = *proposed_};
+}
+
+const Error& VerdictRecord::decide(const Error& error) {
+  if (!verdict_) verdict_ = error;
+  return *verdict_;
+}
+
+Agreement::Agreement(const GroupMembers& members, Error proposal, const std::vector<int>& absent)
+    : verdict_(std::move(proposal)), order_(witness_order(members)) {
+  std::erase_if(order_, [&](int rank) { return std::find(absent.begin(), absent.end(), rank) != absent.end(); });
+}
+
+std::optional<int> Agreement::next() const {
+  if (passed_ >= kWitnesses || place_ >= order_.size()) return std::nullopt;
+  return order_[place_];
+}
+
+void Agreement::pass(const ProposalAnswer& answer) {
+  verdict_ = answer.error;
+  ++place_;
+  passed_ = answer.decided ? kWitnesses : passed_ + 1;
 }
 
 }  // namespace ddp::collectives

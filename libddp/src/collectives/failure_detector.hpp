@@ -16,10 +16,53 @@
 #include <vector>
 
 #include "collectives/failure_inquest.hpp"
+#include "collectives/group_members.hpp"
+#include "collectives/group_status.hpp"
 #include "collectives/operation_log.hpp"
-#include "collectives/verdict_agreement.hpp"
 
 namespace ddp::collectives {
+
+// ---- How survivors come to one verdict though several of them find one at the same time, and any may die meanwhile
+// (decision 0062). No I/O, no clock.
+
+/// What one member knows of verdicts. The first proposal stays, whatever comes later.
+class VerdictRecord {
+ public:
+  /// Its answer as a witness.
+  ProposalAnswer propose(const Error& error);
+  /// The members have agreed on @p error. Returns the verdict: the first that this was called with.
+  const Error& decide(const Error& error);
+  const std::optional<Error>& verdict() const { return verdict_; }
+
+ private:
+  std::optional<Error> proposed_;
+  std::optional<Error> verdict_;
+};
+
+/// The way of one member to the verdict of all: it goes from witness to witness, in an order that all share, and at
+/// each takes over what was proposed there first. Behind a witness that all pass, all hold the same.
+class Agreement {
+ public:
+  /// Living members that are passed. As long as one of them lives and is passed by all, the others may die.
+  static constexpr int kWitnesses = 8;
+
+  /// @param proposal of this member. @param absent members that are not asked, being dead or silent.
+  Agreement(const GroupMembers& members, Error proposal, const std::vector<int>& absent);
+
+  /// The witness to propose verdict() to, possibly the own rank. Nothing once all have been passed.
+  std::optional<int> next() const;
+  /// What that witness holds.
+  void pass(const ProposalAnswer& answer);
+  /// That witness is dead, silent or not in the group.
+  void skip() { ++place_; }
+  const Error& verdict() const { return verdict_; }
+
+ private:
+  Error verdict_;
+  std::vector<int> order_;
+  std::size_t place_ = 0;
+  int passed_ = 0;
+};
 
 /// Thread-safe.
 class FailureDetector {
@@ -61,17 +104,17 @@ class FailureDetector {
   Error agree(const Error& error);
   /// Tells all other members that the group has failed because of @p error, or what they agree on instead. This rank's
   /// operations do not end by it. Takes a second at most.
-  void tell_all(const Error& error);
+  void notify_all(const Error& error);
 
  private:
-  class Turn;
+  class InquiryTurn;
   Bytes answer(std::span<const std::byte> body);
   std::optional<Error> inquire(const Operation& operation, Occasion occasion, LifeSigns& signs,
                                const std::function<bool()>& go_on);
   Error agreed(const Error& error, const std::vector<MemberReply>& findings, Deadline limit);
   std::optional<ProposalAnswer> propose(int witness, const Error& error, Deadline limit);
-  Error settle(const Error& verdict);
-  void tell(const Error& verdict, const std::vector<MemberReply>& members, Deadline deadline) const;
+  Error adopt(const Error& verdict);
+  void notify(const Error& verdict, const std::vector<MemberReply>& members, Deadline deadline) const;
 
   const GroupMembers& members_;
   const OperationLog& log_;

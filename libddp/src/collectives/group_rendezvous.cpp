@@ -12,8 +12,8 @@
 
 #include "base/byte_stream.hpp"
 #include "base/env_table.hpp"
-#include "collectives/all_gather_bytes.hpp"
 #include "collectives/group_backends.hpp"
+#include "collectives/group_calls.hpp"
 #include "world/world_state.hpp"
 
 namespace ddp {
@@ -60,7 +60,7 @@ std::shared_ptr<GroupEngine> make_world_group(WorldState& world, const BackendCh
   backends.connect(addresses, deadline);
   connect.why_no_cuda = backends.why_no_cuda();
   const auto timeout = base::Environment::process().seconds("DDP_COLLECTIVE_TIMEOUT");
-  auto engine = std::make_shared<GroupEngine>(std::move(members), backends.take(), connect, timeout);
+  auto engine = GroupEngine::make(std::move(members), backends.take(), connect, timeout);
   connect_by_barriers(*engine, deadline);
   return engine;
 }
@@ -152,7 +152,7 @@ std::shared_ptr<GroupEngine> make_subgroup(ProcessGroup& parent, std::span<const
     addresses.emplace_back(reply.begin() + static_cast<std::ptrdiff_t>(list.size()), reply.end());
   }
   backends->connect(addresses, deadline);
-  auto made = std::make_shared<GroupEngine>(std::move(members), backends->take(), connect, engine.timeout());
+  auto made = GroupEngine::make(std::move(members), backends->take(), connect, engine.timeout());
   connect_by_barriers(*made, deadline);
   return made;
 }

@@ -1,8 +1,6 @@
 // Conversions of the narrow types for the reduce kernels: those of kernels/number_formats.hpp, by type.
 #pragma once
 
-#include <cstdint>
-
 #include <ddp/tensor_view.hpp>
 
 #include "kernels/number_formats.hpp"

@@ -29,7 +29,7 @@ class OperationLog {
   void issued(const Operation& operation) noexcept;
   void finished(const Operation& operation);
 
-  /// Of the transfer that others are told of; nothing: none. Thread-safe.
+  /// For the transfer that others are told of; nothing: none. Thread-safe.
   void set_long_transfer(std::optional<LongTransfer> transfer);
   std::optional<LongTransfer> long_transfer() const;
 

@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "base/library_thread.hpp"
-#include "collectives/group_driver.hpp"
 #include "collectives/wait_ladder.hpp"
 
 namespace ddp::collectives {
@@ -40,7 +39,7 @@ ProgressThread& ProgressThread::instance() {
   return *known;
 }
 
-void ProgressThread::add(std::shared_ptr<GroupDriver> group) {
+void ProgressThread::add(std::shared_ptr<GroupEngine> group) {
   const std::lock_guard lock(mutex_);
   groups_.push_back(std::move(group));
   ++version_;
@@ -59,7 +58,7 @@ void ProgressThread::add(std::shared_ptr<GroupDriver> group) {
   running_ = true;
 }
 
-void ProgressThread::remove(const GroupDriver& group) {
+void ProgressThread::remove(const GroupEngine& group) {
   std::unique_lock lock(mutex_);
   std::erase_if(groups_, [&](const auto& known) { return known.get() == &group; });
   const std::uint64_t version = ++version_;
@@ -71,9 +70,9 @@ void ProgressThread::remove(const GroupDriver& group) {
   if (!done && duty_ == Duty::one && thread_.joinable()) thread_.detach();  // it hangs, and has this object as its own
 }
 
-void ProgressThread::hurry() noexcept {
+void ProgressThread::look_now() noexcept {
   const std::lock_guard lock(mutex_);
-  hurried_ = true;
+  look_now_ = true;
   deep_ = false;
   wakes_.notify_all();
 }
@@ -90,7 +89,7 @@ ProgressThread::Counts ProgressThread::counts() const noexcept {
 
 bool ProgressThread::renew(Groups& groups) {
   const std::lock_guard lock(mutex_);
-  hurried_ = false;
+  look_now_ = false;
   if (seen_ == version_) return true;
   groups = groups_;
   seen_ = version_;
@@ -101,25 +100,25 @@ bool ProgressThread::renew(Groups& groups) {
 
 void ProgressThread::sleep(microseconds limit) {
   std::unique_lock lock(mutex_);
-  wakes_.wait_for(lock, limit, [&] { return hurried_ || seen_ != version_; });
+  wakes_.wait_for(lock, limit, [&] { return look_now_ || seen_ != version_; });
 }
 
 bool ProgressThread::sleep_deeply(const Groups& groups) {
-  deep_ = true;  // first: whoever starts an operation from now on sees it
-  const auto idle = [this](const auto& group) { return see_to(*group) == GroupDriver::Standing::idle; };
+  deep_ = true;  // first: a thread that starts an operation from now on sees it
+  const auto idle = [this](const auto& group) { return carry_on(*group) == GroupEngine::Activity::idle; };
   if (!std::all_of(groups.begin(), groups.end(), idle)) {
     deep_ = false;
     return false;
   }
   deep_count_.fetch_add(1, std::memory_order_relaxed);
   std::unique_lock lock(mutex_);
-  wakes_.wait(lock, [&] { return !deep_ || hurried_ || seen_ != version_; });
+  wakes_.wait(lock, [&] { return !deep_ || look_now_ || seen_ != version_; });
   deep_ = false;
   return true;
 }
 
-GroupDriver::Standing ProgressThread::see_to(GroupDriver& group) {
-  return duty_ == Duty::all && group.has_own_thread() ? group.standing() : group.tend();
+GroupEngine::Activity ProgressThread::carry_on(GroupEngine& group) {
+  return duty_ == Duty::all && group.life().has_own_thread() ? group.activity() : group.progress();
 }
 
 void ProgressThread::run() {
@@ -135,24 +134,21 @@ void ProgressThread::run() {
     const auto now = Deadline::Clock::now();
     bool in_use = false;
     bool moved = false;
-    GroupDriver* tended = nullptr;
+    GroupEngine* carried_on = nullptr;
     for (const auto& group : groups) {
-      if (duty_ == Duty::all) {
-        group->watch().look(now);
-        group->look_for_held_turn(now);
-      }
-      const auto standing = see_to(*group);
-      in_use = in_use || standing != GroupDriver::Standing::idle;
-      moved = moved || standing == GroupDriver::Standing::moved;
-      if (standing == GroupDriver::Standing::tended || standing == GroupDriver::Standing::moved) tended = group.get();
+      if (duty_ == Duty::all) group->life().look(now);
+      const auto activity = carry_on(*group);
+      in_use = in_use || activity != GroupEngine::Activity::idle;
+      moved = moved || activity == GroupEngine::Activity::advanced;
+      if (activity >= GroupEngine::Activity::polled) carried_on = group.get();
     }
     if (in_use) idle_looks = 0;
-    if (tended != nullptr) {
+    if (carried_on != nullptr) {
       interval = kShortestLook;
       if (moved) ladder.reset();
       const auto limit = ladder.pause();
       if (limit == microseconds::zero()) continue;
-      tended->rest(limit);
+      carried_on->lanes().rest(carried_on->lanes().all().front(), limit);
       ladder.rested();
       continue;
     }

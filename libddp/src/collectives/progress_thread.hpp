@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "collectives/group_driver.hpp"
+#include "collectives/group_engine.hpp"
 
 namespace ddp::collectives {
 
@@ -38,27 +38,27 @@ class ProgressThread : public std::enable_shared_from_this<ProgressThread> {
   explicit ProgressThread(Duty duty) : duty_(duty) {}
   ProgressThread(const ProgressThread&) = delete;
   ProgressThread& operator=(const ProgressThread&) = delete;
-  /// A thread that hangs goes on by itself.
+  /// A thread that hangs continues by itself.
   ~ProgressThread() {
     if (thread_.joinable()) thread_.detach();
   }
 
-  void add(std::shared_ptr<GroupDriver> group);
+  void add(std::shared_ptr<GroupEngine> group);
   /// After it returns, the thread does not refer to @p group any more, unless it is the caller.
-  void remove(const GroupDriver& group);
+  void remove(const GroupEngine& group);
   /// An operation was started that is not over. Wakes the thread if it sleeps deeply.
   void used() noexcept {
     if (deep_.load() && deep_.exchange(false)) wake();
   }
-  /// A group has failed, and must be seen to.
-  void hurry() noexcept;
+  /// A group has failed: looks at all groups without delay.
+  void look_now() noexcept;
   Counts counts() const noexcept;
 
  private:
-  using Groups = std::vector<std::shared_ptr<GroupDriver>>;
+  using Groups = std::vector<std::shared_ptr<GroupEngine>>;
 
   void run();
-  GroupDriver::Standing see_to(GroupDriver& group);
+  GroupEngine::Activity carry_on(GroupEngine& group);
   /// Takes over changes; false when there are no groups left.
   bool renew(Groups& groups);
   void sleep(std::chrono::microseconds limit);
@@ -72,7 +72,7 @@ class ProgressThread : public std::enable_shared_from_this<ProgressThread> {
   Groups groups_;
   std::uint64_t version_ = 0;  ///< of groups_
   std::uint64_t seen_ = 0;     ///< the version that the thread knows
-  bool hurried_ = false;
+  bool look_now_ = false;
   bool running_ = false;
   std::thread thread_;
 

@@ -205,7 +205,7 @@ struct Max {
     }
   }
 };
-// Of booleans, which are 0 or 1 once loaded.
+// For booleans, which are 0 or 1 once loaded.
 struct Or {
   static std::uint8_t apply(std::uint8_t a, std::uint8_t b) { return a | b; }
 };

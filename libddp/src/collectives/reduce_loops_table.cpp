@@ -1,6 +1,5 @@
 #include "collectives/reduce_loops_table.hpp"
 
-#include <algorithm>
 #ifdef __x86_64__
 #include <cpuid.h>
 #endif

@@ -35,7 +35,7 @@ struct ReduceLoopsTable {
   ReduceLoops boolean;
 };
 
-/// Of types that are rarely reduced on processors: for all sets alike.
+/// For types that are rarely reduced on processors: for all sets alike.
 struct RareReduceLoops {
   ReduceLoops uint32;
   ReduceLoops uint64;

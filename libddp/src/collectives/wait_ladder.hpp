@@ -1,5 +1,5 @@
-// What a thread does between two polls in vain: first as little as possible, since what it waits for may be a
-// microsecond away, and in the end sleep, since others need the processor.
+// How threads wait in a group. Between two polls in vain first as little as possible, since what they wait for may be a
+// microsecond away, and in the end they sleep, since others need the processor.
 #pragma once
 
 #include <sched.h>
@@ -7,6 +7,9 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
+#include <filesystem>
+#include <mutex>
 #include <utility>
 
 #include <ddp/deadline.hpp>
@@ -133,6 +136,55 @@ class WaitLadder {
   Clock::time_point begin_;  ///< of this step, at the first look
   Clock::time_point since_;  ///< end of the last rest or yield
   Limit rest_ = kFirstRest;
+};
+
+/// Those that wait for operations of one group: one of them leads, that is, drives and rests in a backend; the others
+/// follow, asleep.
+class Waiters {
+ public:
+  bool led() const noexcept { return led_.load(); }
+  /// Whether the caller leads from now on.
+  bool lead() noexcept { return !led_.load(std::memory_order_relaxed) && !led_.exchange(true); }
+  void end_lead() noexcept {
+    led_ = false;
+    wake();
+  }
+  /// Sleeps until @p done(), or until a follower could lead; at most for @p limit.
+  template <class Done>
+  void follow(bool leading, std::chrono::microseconds limit, Done&& done) {
+    std::unique_lock lock(mutex_);
+    followers_.fetch_add(1);
+    wakes_.wait_for(lock, limit, [&] { return done() || (!leading && !led_); });
+    followers_.fetch_sub(1);
+  }
+  /// An operation has finished.
+  void wake() noexcept {
+    if (followers_ == 0) return;
+    const std::lock_guard lock(mutex_);
+    wakes_.notify_all();
+  }
+
+ private:
+  std::atomic<bool> led_{false};
+  std::atomic<int> followers_{0};
+  std::mutex mutex_;
+  std::condition_variable wakes_;
+};
+
+// ---- Whether the ranks of a node have a processor each: then a rank that waits may spin.
+
+/// Processors that this process may use.
+struct ProcessorShare {
+  int in_mask = 1;     ///< of the affinity mask
+  double quota = 0;    ///< processors' time that its cgroups allow; 0: no limit
+  int on_machine = 1;  ///< online
+
+  /// Reads it anew. @param root of the file system, for tests.
+  static ProcessorShare read(const std::filesystem::path& root = "/");
+
+  /// Whether @p ranks on this node, launched alike, have one each. A mask smaller than the machine that has too few for
+  /// all is taken for this rank's own part: launchers bind ranks to different cores.
+  bool enough_for(int ranks) const noexcept;
 };
 
 }  // namespace ddp::collectives

@@ -5,7 +5,7 @@
 #include <ddp/wait_watch.hpp>
 
 #include "base/log.hpp"
-#include "collectives/group_driver.hpp"
+#include "collectives/group_engine.hpp"
 
 namespace ddp {
 namespace collectives {
@@ -13,7 +13,7 @@ namespace {
 
 // The group ends every operation by its deadline; after this grace time wait() throws.
 constexpr auto kSlack = std::chrono::seconds(30);
-// Of WaitWatch.
+// For WaitWatch.
 constexpr auto kLook = std::chrono::milliseconds(50);
 
 /// In the place of the callbacks of an operation that has called them.
@@ -33,7 +33,7 @@ void call(WorkState& work, const std::function<void(const Work&)>& function) noe
 /// @param look null, or called now and then.
 void wait_until(WorkState& work, Deadline limit, WaitWatch::Look look = nullptr) {
   if (!work.done()) {
-    if (work.group.forked()) work.group.fork_guard().check("waiting for " + work.description());
+    if (work.group.forked()) work.group.check_process("waiting for " + work.description());
     if (look == nullptr) work.group.wait(work, limit.when());
     while (look != nullptr && !work.done() && !limit.expired()) {
       work.group.wait(work, earlier(limit, Deadline::after(kLook)).when());
@@ -121,7 +121,7 @@ void Work::wait(Deadline deadline) const { collectives::wait_until(*state_, dead
 bool Work::done() const {
   if (state_->done()) return true;
   if (state_->group.forked()) return false;
-  state_->group.attempt();
+  state_->group.lanes().attempt();
   return state_->done();
 }
 
@@ -139,7 +139,7 @@ void Work::on_finish(std::function<void(const Work&)> callback) const { state_->
 
 void Work::order(const Stream& stream) const {
   if (stream.device.type == DeviceType::cpu) return wait();
-  if (state_->group.forked()) state_->group.fork_guard().check("ordering a stream after " + state_->description());
+  if (state_->group.forked()) state_->group.check_process("ordering a stream after " + state_->description());
   state_->group.order(*state_, stream);
 }
 

@@ -16,8 +16,8 @@
 
 namespace ddp::collectives {
 
-class GroupDriver;
-struct Lane;
+class GroupEngine;
+class Lane;
 
 /// The exchange of fingerprints in front of an operation (DDP_CHECK_COLLECTIVES).
 struct ArgumentComparison {
@@ -42,7 +42,7 @@ struct WorkState {
     Callback* next;
   };
 
-  explicit WorkState(GroupDriver& driver) : group(driver) {}
+  explicit WorkState(GroupEngine& owner) : group(owner) {}
   static WorkState& of(const Work& work) { return *work.state_; }
 
   std::span<const Operation> operations() const {
@@ -51,7 +51,7 @@ struct WorkState {
   bool is_transfer() const { return operations().front().is_transfer(); }
   bool done() const { return phase.load(std::memory_order_acquire) >= Phase::ok; }
   std::string description() const;
-  /// Of several that are one call: its name; else null.
+  /// For several that are one call: its name; else null.
   const char* single_call() const { return operations().front().part_of; }
   /// That the group was closed while it was under way.
   Error closed_error() const;
@@ -71,7 +71,7 @@ struct WorkState {
   /// By the thread that has finished it, once.
   void call_back() noexcept;
 
-  GroupDriver& group;
+  GroupEngine& group;
   std::atomic<std::uint32_t> references{0};  ///< handles, and one of the group until the end
   std::atomic<Phase> phase{Phase::queued};   ///< ok and failed: finished_at and error are final
   std::atomic<Callback*> callbacks{nullptr};
@@ -80,7 +80,7 @@ struct WorkState {
   Operation single;
   std::vector<Operation> several;     ///< instead of single, if several start as one
   std::vector<std::uint64_t> flight;  ///< records of the operations
-  std::uint64_t place = 0;            ///< in the order of all that the group is given, modulo GroupDriver::kPlaces
+  std::uint64_t place = 0;            ///< in the order of all that the group is given, modulo Submission::kPlaces
   Time issued_at{};
   Deadline deadline{Time{}};
   Time investigate_at{};  ///< early enough for a verdict by the deadline
@@ -89,7 +89,7 @@ struct WorkState {
   WorkState* subject = nullptr;                    ///< of a comparison: what stands behind it
   std::unique_ptr<ArgumentComparison> comparison;  ///< of a comparison
 
-  // belongs to whoever drives the group
+  // belongs to the thread that drives the group
   Request* request = nullptr;
   std::optional<Stream> captured_in;  ///< a stream whose graph it is a part of; of one that is ok
   std::optional<Time> begun_at;       ///< on a device; unset where the backend does not run on streams

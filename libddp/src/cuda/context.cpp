@@ -1,8 +1,9 @@
 #include "cuda/context.hpp"
 
-#include <fmt/format.h>
+#include <array>
+#include <utility>
 
-#include "cuda/driver.hpp"
+#include <fmt/format.h>
 
 namespace ddp::cuda {
 namespace {
@@ -42,6 +43,77 @@ ContextScope::ContextScope(const PrimaryContext& context, CUresult& code) noexce
 ContextScope::~ContextScope() {
   CUcontext popped = nullptr;
   if (pushed_) log_failure(driver().ctx_pop_current(&popped), "restoring the current CUDA context");
+}
+
+namespace {
+
+std::string uuid_text(const CUuuid& uuid, bool is_part) {
+  std::string text = is_part ? "MIG-" : "GPU-";
+  int position = 0;
+  for (const char byte : uuid.bytes) {
+    if (position == 4 || position == 6 || position == 8 || position == 10) text += '-';
+    text += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+    ++position;
+  }
+  return text;
+}
+
+}  // namespace
+
+int device_count() {
+  int count = 0;
+  check(driver().device_get_count(&count), "counting CUDA devices");
+  return count;
+}
+
+DeviceFacts device_facts(int device) {
+  constexpr int kTextBytes = 256;
+  const std::string attempted = fmt::format("describing CUDA device {}", device);
+  CUdevice handle{};
+  check(driver().device_get(&handle, device), attempted);
+  std::array<char, kTextBytes> text{};
+  DeviceFacts facts;
+  check(driver().device_get_name(text.data(), kTextBytes, handle), attempted);
+  facts.name = text.data();
+  check(driver().device_get_pci_bus_id(text.data(), kTextBytes, handle), attempted);
+  facts.pci_bus_id = text.data();
+  CUuuid uuid{};
+  check(driver().device_get_uuid(&uuid, handle), attempted);
+  // A part of a GPU has "MIG" in its name, as nvidia-smi -L shows it; the driver API has no other sign of it.
+  facts.uuid = uuid_text(uuid, facts.name.find(" MIG ") != std::string::npos);
+  check(driver().device_get_attribute(&facts.compute_major, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, handle),
+        attempted);
+  check(driver().device_get_attribute(&facts.compute_minor, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, handle),
+        attempted);
+  return facts;
+}
+
+Module::Module(ContextPtr context, const void* image) : context_(std::move(context)) {
+  const ContextScope scope(*context_);
+  check(driver().module_load_data(&module_, image),
+        fmt::format("loading device code onto CUDA device {}", context_->device()));
+}
+
+Module::Module(Module&& other) noexcept
+    : context_(std::move(other.context_)), module_(std::exchange(other.module_, nullptr)) {}
+
+Module& Module::operator=(Module&& other) noexcept {
+  std::swap(context_, other.context_);
+  std::swap(module_, other.module_);
+  return *this;
+}
+
+Module::~Module() {
+  if (module_ != nullptr)
+    destroy_in(
+        *context_, [this] { return driver().module_unload(module_); }, "unloading device code");
+}
+
+CUfunction Module::function(const char* name) const {
+  const ContextScope scope(*context_);
+  CUfunction function = nullptr;
+  check(driver().module_get_function(&function, module_, name), fmt::format("looking up the kernel {}", name));
+  return function;
 }
 
 }  // namespace ddp::cuda

@@ -3,8 +3,9 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
-#include "cuda/cuda_error.hpp"
+#include "cuda/driver.hpp"
 
 namespace ddp::cuda {
 
@@ -55,5 +56,42 @@ void destroy_in(const PrimaryContext& context, Destroy destroy, const char* atte
   const ContextScope scope(context, code);
   log_failure(code == CUDA_SUCCESS ? destroy() : code, attempted);
 }
+
+// ---- The CUDA devices that the process sees, and how to tell them apart across processes.
+
+/// Devices that the process sees (CUDA_VISIBLE_DEVICES); 0 is no error. Throws Error.
+int device_count();
+
+struct DeviceFacts {
+  std::string name;  ///< "NVIDIA H100 80GB HBM3"
+  std::string uuid;  ///< "GPU-8f6c...", "MIG-..." for a part of one: as nvidia-smi writes it. Unique in the world.
+  std::string pci_bus_id;  ///< "0000:1b:00.0"
+  int compute_major = 0;   ///< 9.0 is sm_90
+  int compute_minor = 0;
+};
+
+/// Facts of a device by its number. Needs no context. Throws Error.
+DeviceFacts device_facts(int device);
+
+// ---- A module: device code that was loaded into a context.
+
+/// Owns a module. Move-only.
+class Module {
+ public:
+  /// @p image: a fat binary, which the driver takes the code for its device from. Throws Error.
+  Module(ContextPtr context, const void* image);
+  Module(Module&& other) noexcept;
+  Module& operator=(Module&& other) noexcept;
+  Module(const Module&) = delete;
+  Module& operator=(const Module&) = delete;
+  ~Module();
+
+  /// The kernel of this name; valid as long as the module. Throws Error.
+  CUfunction function(const char* name) const;
+
+ private:
+  ContextPtr context_;
+  CUmodule module_ = nullptr;
+};
 
 }  // namespace ddp::cuda

@@ -4,7 +4,6 @@
 
 #include <fmt/format.h>
 
-#include "cuda/cuda_error.hpp"
 #include "cuda/driver.hpp"
 
 namespace ddp::cuda {

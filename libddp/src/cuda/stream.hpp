@@ -1,7 +1,11 @@
 // Streams: libddp's own, and the program's, which are only borrowed. A cudaStream_t of CUDA's runtime is a CUstream.
 #pragma once
 
+#include <mutex>
+#include <vector>
+
 #include "cuda/context.hpp"
+#include "cuda/driver.hpp"
 
 namespace ddp::cuda {
 
@@ -27,7 +31,7 @@ class Stream {
   Stream& operator=(Stream&& other) noexcept;
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
-  /// Work that is still in it goes on; its resources go when that is over.
+  /// Work that is still in it continues; its resources go when that is over.
   ~Stream();
 
   CUstream get() const noexcept { return stream_; }
@@ -45,6 +49,75 @@ class Stream {
 
   ContextPtr context_;  ///< empty if borrowed
   CUstream stream_ = nullptr;
+};
+
+// ---- Events, which order streams among each other and tell the host when work on a stream is over; and a pool of
+// them, since creating one takes a lock of the driver.
+
+/// Owns an event without timing, which makes it cheap to record and to query. Move-only. May be empty.
+///
+/// Rules of CUDA's documentation (Event Management): recording captures what is in the stream at the call; recording
+/// again overwrites; one that was never recorded counts as completed. Calls need the event's context to be current.
+class Event {
+ public:
+  Event() = default;
+  /// Throws Error.
+  explicit Event(ContextPtr context);
+  Event(Event&& other) noexcept;
+  Event& operator=(Event&& other) noexcept;
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  ~Event();
+
+  CUevent get() const noexcept { return event_; }
+  explicit operator bool() const noexcept { return event_ != nullptr; }
+
+  /// Throws Error.
+  void record(CUstream stream);
+  /// CUDA_SUCCESS: completed; CUDA_ERROR_NOT_READY: not yet; else an error, maybe of earlier asynchronous work.
+  CUresult query() const noexcept;
+
+ private:
+  ContextPtr context_;
+  CUevent event_ = nullptr;
+};
+
+/// Keeps events of one context for the next use. Any thread.
+class EventPool {
+ public:
+  explicit EventPool(ContextPtr context) : context_(std::move(context)) {}
+  EventPool(const EventPool&) = delete;
+  EventPool& operator=(const EventPool&) = delete;
+
+  /// An event that may have been recorded before: record it before it is waited for. Throws Error.
+  Event take();
+  /// Takes one back. It may be recorded and not completed.
+  void give_back(Event event) noexcept;
+
+ private:
+  ContextPtr context_;
+  std::mutex mutex_;
+  std::vector<Event> free_;
+};
+
+// ---- Lets a thread call what CUDA forbids while any stream of the process is captured into a graph.
+
+/// Relaxes this thread's capture mode (cuThreadExchangeStreamCaptureMode). Without it, an event query of a watchdog
+/// invalidates a capture that another thread began in global mode, which is the default. On one thread's stack only.
+class RelaxedCaptureScope {
+ public:
+  /// Throws Error.
+  RelaxedCaptureScope() {
+    check(driver().thread_exchange_stream_capture_mode(&mode_), "relaxing the thread's stream capture mode");
+  }
+  RelaxedCaptureScope(const RelaxedCaptureScope&) = delete;
+  RelaxedCaptureScope& operator=(const RelaxedCaptureScope&) = delete;
+  ~RelaxedCaptureScope() {
+    log_failure(driver().thread_exchange_stream_capture_mode(&mode_), "restoring the thread's stream capture mode");
+  }
+
+ private:
+  CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;  ///< the other one: the next to set
 };
 
 }  // namespace ddp::cuda

@@ -2,7 +2,6 @@
 // only parameter, at most the 4 KiB that all drivers pass.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 
 namespace ddp::kernels {

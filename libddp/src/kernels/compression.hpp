@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
 
 #include "kernels/arguments.hpp"
 #include "kernels/executor.hpp"

@@ -1,6 +1,5 @@
 #include <ddp/broadcast_coalesced.hpp>
 
-#include <algorithm>
 #include <cstddef>
 #include <cstring>
 #include <deque>

@@ -4,10 +4,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
+#include <span>
 #include <vector>
 
 #include <ddp/reducer.hpp>
+#include <ddp/tensor_view.hpp>
 
 namespace ddp::reducer {
 
@@ -44,7 +45,7 @@ class Bucket {
   GradientBucket lend(std::size_t index, bool is_last, const ProcessGroup& group) const;
 
  private:
-  /// Of what is exchanged.
+  /// For what is exchanged.
   std::byte* place(std::size_t slot) const noexcept {
     return static_cast<std::byte*>(memory_.get()) + offsets_[slot] * size_of(dtype_);
   }
@@ -69,5 +70,44 @@ class Bucket {
   std::shared_ptr<void> memory_;      ///< of what is exchanged
   std::shared_ptr<void> home_;        ///< of gradients that live here, but are exchanged in another type
 };
+
+// ---- Memory for buckets and for what hooks make of them, and what moves gradients there.
+
+/// By the program's allocator, else the C++ library's or, on a CUDA device, the group's, which may be collective.
+/// Zeroed there in home_stream(), and alive until @p executor is done with it. Throws Error.
+std::shared_ptr<void> bucket_memory(std::size_t bytes, Device device, const ReducerOptions& options,
+                                    ProcessGroup& group, const std::shared_ptr<TensorExecutor>& executor);
+/// For the CPU, by the C++ library's allocator.
+std::shared_ptr<void> host_memory(std::size_t bytes);
+/// The program's stream.
+Stream home_stream(Device device, const ReducerOptions& options);
+
+/// What moves gradients that are on a CUDA device; null if there are none, or they stay where they are. Throws Error
+/// where they cannot be moved as the options want it.
+std::shared_ptr<TensorExecutor> device_executor(const std::vector<Parameter>& parameters, const ReducerOptions& options,
+                                                ProcessGroup& group);
+
+// ---- Which parameters share a bucket: the rule of PyTorch's compute_bucket_assignment_by_size.
+
+/// Tensor indices of each bucket.
+using BucketPlan = std::vector<std::vector<std::size_t>>;
+
+/// What the rule needs to know of a tensor.
+struct TensorInfo {
+  std::size_t size_bytes = 0;
+  DType dtype = DType::float32;
+  Device device;
+};
+
+/// Assigns tensors to buckets. Tensors of one bucket have the same element type and device. For each such kind, tensors
+/// are appended in order until the bucket has reached its limit; a tensor is never split, so a bucket may exceed it.
+/// The n-th bucket of a kind has the n-th limit; the last limit repeats.
+/// @param order the tensor index of each entry of @p tensors, in the order in which gradients became ready; then
+/// buckets
+///        stay in the order in which they were closed, with those left open behind them (the kind whose first tensor
+///        came first leading). Empty: entry i is tensor i, and buckets are sorted by their smallest index.
+/// Throws Error(invalid_argument) when @p size_limits is empty.
+BucketPlan assign_buckets(std::span<const TensorInfo> tensors, std::span<const std::size_t> size_limits,
+                          std::span<const std::size_t> order = {});
 
 }  // namespace ddp::reducer

@@ -1,13 +1,18 @@
 #include "reducer/bucket_set.hpp"
 
-#include <algorithm>
+#include <array>
+#include <cstring>
 #include <set>
 #include <utility>
+
+#include <fmt/format.h>
 
 #include <ddp/error.hpp>
 
 #include "base/log.hpp"
-#include "reducer/step_guard.hpp"
+#include "collectives/reduce_kernels.hpp"
+#include "kernels/copies.hpp"
+#include "reducer/step_report.hpp"
 
 namespace ddp::reducer {
 
@@ -224,6 +229,78 @@ void BucketSet::hand_over(const std::vector<void*>& sources, ProcessGroup& group
       bucket.copy_out(sources, std::vector<std::uint8_t>(parameters_.size(), 1));
     });
   }
+}
+
+BucketTrace::BucketTrace(std::size_t steps, int rank)
+    : limit_(steps),
+      rank_(rank),
+      epoch_(std::chrono::system_clock::now().time_since_epoch() - Deadline::Clock::now().time_since_epoch()) {}
+
+void BucketTrace::finish_step(std::uint64_t iteration, const BucketPlan& plan) {
+  Step step{.iteration = iteration, .buckets = std::exchange(now_, {})};
+  for (const auto& bucket : plan) step.parameters.push_back(bucket.size());
+  steps_.push_back(std::move(step));
+}
+
+std::string BucketTrace::json() const {
+  std::string text = fmt::format(
+      "{{\"displayTimeUnit\": \"ms\", \"traceEvents\": [\n"
+      "{{\"name\": \"process_name\", \"ph\": \"M\", \"pid\": {0}, \"args\": {{\"name\": \"rank {0}\"}}}}",
+      rank_);
+  const auto add = [&](const char* what, const Step& step, std::size_t bucket, Time from, Time to) {
+    if (from == Time{} || to < from) return;  // skipped, or its end on a device is not known
+    const auto microseconds = [](std::chrono::nanoseconds time) { return static_cast<double>(time.count()) / 1e3; };
+    text += fmt::format(
+        ",\n{{\"name\": \"{}\", \"cat\": \"bucket\", \"ph\": \"X\", \"pid\": {}, \"tid\": {}, \"ts\": {:.3f}, \"dur\": "
+        "{:.3f}, "
+        "\"args\": {{\"step\": {}, \"bucket\": {}, \"parameters\": {}}}}}",
+        what, rank_, bucket, microseconds(from.time_since_epoch() + epoch_), microseconds(to - from), step.iteration,
+        bucket, step.parameters[bucket]);
+  };
+  for (const Step& step : steps_) {
+    for (std::size_t bucket = 0; bucket < step.buckets.size(); ++bucket) {
+      const Times& times = step.buckets[bucket];
+      add("computed", step, bucket, times.computed, times.ready);
+      add("ready", step, bucket, times.ready, times.launched);
+      add("launched", step, bucket, times.launched, times.done);
+    }
+  }
+  return text + "\n]}\n";
+}
+
+namespace {
+
+kernels::Format cast_format(DType type) {
+  if (type == DType::float16) return kernels::Format::float16;
+  if (type == DType::bfloat16) return kernels::Format::bfloat16;
+  return kernels::Format::float32;
+}
+
+}  // namespace
+
+void HostExecutor::copy(std::span<const TensorCopy> copies, DType from, DType to, int divisor) {
+  for (const TensorCopy& each : copies) {
+    if (each.count == 0) continue;
+    if (each.from == nullptr) {
+      std::memset(each.to, 0, each.count * size_of(to));
+    } else if (from != to) {
+      const std::array pieces{kernels::Piece{.from = each.from, .to = each.to, .count = each.count}};
+      kernels::copy(kernels_, pieces, cast_format(from), cast_format(to), 1.0 / divisor);
+    } else if (divisor > 1) {
+      collectives::divide_into(each.to, each.from, to, each.count, divisor);
+    } else if (each.from != each.to) {
+      std::memcpy(each.to, each.from, each.count * size_of(to));
+    }
+  }
+}
+
+Bytes HostExecutor::read(const void* from, std::size_t bytes, Deadline /*at once*/) {
+  const auto* const begin = static_cast<const std::byte*>(from);
+  return {begin, begin + bytes};
+}
+
+void HostExecutor::write(std::shared_ptr<const Bytes> from, void* to, Deadline /*at once*/) {
+  std::ranges::copy(*from, static_cast<std::byte*>(to));
 }
 
 }  // namespace ddp::reducer

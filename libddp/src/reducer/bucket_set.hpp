@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -12,17 +13,77 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <vector>
 
+#include <ddp/deadline.hpp>
 #include <ddp/reducer.hpp>
+#include <ddp/tensor_executor.hpp>
 
+#include "collectives/backend.hpp"
+#include "kernels/executor.hpp"
 #include "reducer/bucket.hpp"
-#include "reducer/bucket_memory.hpp"
-#include "reducer/bucket_plan.hpp"
-#include "reducer/bucket_trace.hpp"
-#include "reducer/host_executor.hpp"
 
 namespace ddp::reducer {
+
+// ---- When each bucket of some steps was filled, launched and done, for chrome://tracing and Perfetto.
+
+/// For a bucket, each time is written by one thread; the others by that which starts and finalizes steps.
+class BucketTrace {
+ public:
+  using Time = Deadline::Clock::time_point;
+
+  struct Times {
+    Time computed{};  ///< the first of its gradients
+    Time ready{};     ///< the last one
+    Time launched{};
+    Time done{};  ///< on the CPU
+  };
+
+  /// @param steps how many to note, at most.
+  BucketTrace(std::size_t steps, int rank);
+  bool full() const noexcept { return steps_.size() >= limit_; }
+  /// Begins a step; of one that has failed, again.
+  void start_step(std::size_t buckets) { now_.assign(buckets, {}); }
+  void finish_step(std::uint64_t iteration, const BucketPlan& plan);
+  Times& of(std::size_t bucket) { return now_[bucket]; }
+
+  /// Trace Event Format: one process for each rank, one thread for each bucket; times since the epoch, so that the
+  /// files of several ranks can be joined.
+  std::string json() const;
+
+ private:
+  struct Step {
+    std::uint64_t iteration;
+    std::vector<Times> buckets;
+    std::vector<std::size_t> parameters{};  ///< how many each bucket has
+  };
+  std::size_t limit_;
+  int rank_;
+  std::chrono::nanoseconds epoch_;  ///< what to add to a time of the steady clock
+  std::vector<Times> now_;
+  std::vector<Step> steps_;
+};
+
+// ---- Moves tensors in the memory of the CPU, on the calling thread.
+
+/// Any thread, all members.
+class HostExecutor final : public TensorExecutor, public collectives::KernelLauncher {
+ public:
+  std::optional<Stream> stream() const noexcept override { return std::nullopt; }
+  void copy(std::span<const TensorCopy> copies, DType from, DType to, int divisor) override;
+  Bytes read(const void* from, std::size_t bytes, Deadline deadline) override;
+  void write(std::shared_ptr<const Bytes> from, void* to, Deadline deadline) override;
+  void wait_for(const Work& work) override { work.wait(); }
+  void wait_for(const Moment& /*over*/) override {}
+  Moment now_in(const Stream& /*none*/) override { return {}; }
+  void hold_back(const Stream& /*none*/) override {}
+  void keep(std::shared_ptr<const void> /*not used any more*/) noexcept override {}
+  kernels::Executor& launcher() override { return kernels_; }
+
+ private:
+  kernels::HostExecutor kernels_;
+};
 
 class BucketSet {
  public:
@@ -99,7 +160,7 @@ class BucketSet {
   Launched launch(std::size_t bucket, ProcessGroup& group);
   /// On a device: lets the bucket wait for its gradients, and copies them in.
   void fill(std::size_t bucket);
-  /// Of a bucket that has been filled: gradients live in it now.
+  /// For a bucket that has been filled: gradients live in it now.
   void take_over(std::size_t bucket);
   /// The program's stream, of a device.
   Stream home(Device device) const { return home_stream(device, options_); }

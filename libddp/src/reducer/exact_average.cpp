@@ -11,8 +11,8 @@
 #include <ddp/comm_hook.hpp>
 
 #include "base/errors.hpp"
-#include "collectives/kernel_launcher.hpp"
-#include "kernels/exact_sums.hpp"
+#include "collectives/backend.hpp"
+#include "kernels/copies.hpp"
 #include "reducer/hooks/recast.hpp"
 
 namespace ddp {

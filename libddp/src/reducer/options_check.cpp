@@ -1,16 +1,18 @@
 #include "reducer/options_check.hpp"
 
 #include <algorithm>
+#include <map>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "base/byte_stream.hpp"
 #include "base/errors.hpp"
-#include "reducer/parameter_check.hpp"
+#include "collectives/group_calls.hpp"
+#include "reducer/step_report.hpp"
 
 namespace ddp::reducer {
-
 namespace {
 
 constexpr auto kMakingReducer = "making a Reducer";
@@ -136,6 +138,169 @@ std::string missing_hint(const ReducerOptions& options) {
   }
   return "every parameter needs a gradient in every step: set find_unused_parameters if some have none, or give those "
          "that never have one requires_gradient = false";
+}
+
+namespace {
+
+std::string describe(const Parameter& parameter) {
+  std::string text = fmt::format("'{}' {}", parameter.name, parameter.value.description());
+  const std::string gradient = parameter.gradient.description();
+  if (!parameter.requires_gradient) {
+    text += " without a gradient";
+  } else if (parameter.sparse_gradient) {
+    text += " with a sparse gradient";
+  } else if (parameter.gradient.data() != nullptr && gradient != parameter.value.description()) {
+    text += fmt::format(" with a gradient {}", gradient);
+  }
+  if (parameter.value.device().type == DeviceType::cuda) text += " on a CUDA device";
+  if (!parameter.strides.empty()) text += fmt::format(" with strides [{}]", fmt::join(parameter.strides, ", "));
+  return text;
+}
+
+/// What a rank tells the others of itself.
+struct Description {
+  std::string options;
+  std::vector<std::string> parameters{};
+  std::vector<std::string> buffers;
+  std::string fault{};  ///< empty: none
+  std::string hint{};
+};
+
+Description describe_all(const std::vector<Parameter>& parameters, const std::string& options,
+                         const std::vector<std::string>& buffers, const std::optional<Error>& fault) {
+  Description all{.options = options, .buffers = buffers};
+  std::map<const void*, std::string> names;  // of shared parameters the first
+  for (const Parameter& parameter : parameters) {
+    std::string text = describe(parameter);
+    if (parameter.requires_gradient && parameter.value.data() != nullptr && parameter.value.numel() > 0) {
+      const auto [first, is_new] = names.try_emplace(parameter.value.data(), parameter.name);
+      if (!is_new) text += fmt::format(" shared with '{}'", first->second);
+    }
+    all.parameters.push_back(std::move(text));
+  }
+  if (fault) all.fault = fault->cause(), all.hint = fault->hint();
+  return all;
+}
+
+Bytes encode(const Description& description) {
+  base::ByteWriter writer;
+  writer.text(description.options).text(description.fault).text(description.hint);
+  for (const auto* const list : {&description.parameters, &description.buffers}) {
+    writer.integer(static_cast<std::uint64_t>(list->size()));
+    for (const std::string& text : *list) writer.text(text);
+  }
+  return std::move(writer).bytes();
+}
+
+Description decode(std::span<const std::byte> bytes) {
+  base::ByteReader reader(bytes, "description of a rank's parameters");
+  Description description;
+  description.options = reader.text();
+  description.fault = reader.text();
+  description.hint = reader.text();
+  for (auto* const list : {&description.parameters, &description.buffers}) {
+    for (auto left = reader.integer<std::uint64_t>(); left > 0; --left) list->push_back(reader.text());
+  }
+  reader.expect_end();
+  return description;
+}
+
+/// "rank 0 has 'fc.weight' float32[4, 2], ranks 1, 2 have ...".
+std::string who_has_what(const ProcessGroup& group, const std::vector<std::string>& answers) {
+  std::string text;
+  for (const auto& [answer, ranks] : group_answers(group, answers)) {
+    text += fmt::format("{}{} {} {}", text.empty() ? "" : ", ", format_ranks(ranks), ranks.size() == 1 ? "has" : "have",
+                        answer);
+  }
+  return text;
+}
+
+/// "parameter 2 differs: rank 0 has 'fc.weight' float32[4, 2], rank 1 has ..."; empty if nothing differs.
+std::string first_difference(const ProcessGroup& group, const std::vector<Description>& by_rank) {
+  const auto compare = [&](const std::string& what, const auto& answer_of) -> std::string {
+    std::vector<std::string> answers;
+    for (const Description& description : by_rank) answers.push_back(answer_of(description));
+    if (std::ranges::count(answers, answers[0]) == std::ssize(answers)) return {};
+    return fmt::format("{}: {}", what, who_has_what(group, answers));
+  };
+  std::string found = compare("the options differ", [](const Description& each) { return each.options; });
+  const auto compare_lists = [&](const char* what, std::vector<std::string> Description::*list) {
+    std::size_t longest = 0;
+    for (const Description& description : by_rank) longest = std::max(longest, (description.*list).size());
+    for (std::size_t i = 0; i < longest && found.empty(); ++i) {
+      found = compare(fmt::format("{} {} differs", what, i), [&](const Description& each) {
+        const auto& texts = each.*list;
+        return i < texts.size() ? texts[i] : fmt::format("only {} {}s", texts.size(), what);
+      });
+    }
+  };
+  compare_lists("parameter", &Description::parameters);
+  compare_lists("buffer", &Description::buffers);
+  return found;
+}
+
+[[noreturn]] void throw_difference(const ProcessGroup& group, const std::vector<Bytes>& encoded, std::string cause) {
+  std::vector<int> different;
+  for (std::size_t rank = 1; rank < encoded.size(); ++rank) {
+    if (encoded[rank] != encoded[0]) different.push_back(group.global_ranks()[rank]);
+  }
+  throw Error{{.code = ErrorCode::mismatch,
+               .attempted = "checking that all ranks have the same parameters",
+               .cause = std::move(cause),
+               .ranks = std::move(different),
+               .hint = "build the same model, with its parameters in the same order, on every rank"}};
+}
+
+/// Where some ranks have a fault.
+[[noreturn]] void throw_faults(const ProcessGroup& group, const std::vector<Description>& by_rank) {
+  std::vector<std::string> faults;
+  for (const Description& description : by_rank) faults.push_back(description.fault);
+  std::string cause;
+  std::vector<int> guilty;
+  for (const auto& [fault, ranks] : group_answers(group, faults)) {
+    if (fault.empty()) continue;
+    cause += fmt::format("{}on {}, {}", cause.empty() ? "" : "; ", format_ranks(ranks), fault);
+    guilty.insert(guilty.end(), ranks.begin(), ranks.end());
+  }
+  std::ranges::sort(guilty);
+  const auto first = std::ranges::find_if(by_rank, [](const Description& each) { return !each.fault.empty(); });
+  throw Error{{.code = ErrorCode::invalid_argument,
+               .attempted = "making a Reducer",
+               .cause = std::move(cause),
+               .ranks = std::move(guilty),
+               .hint = first->hint}};
+}
+
+}  // namespace
+
+void verify_parameters(ProcessGroup& group, const std::vector<Parameter>& parameters, const std::string& options,
+                       const std::vector<std::string>& buffers, const std::optional<Error>& fault) {
+  const Bytes own = encode(describe_all(parameters, options, buffers, fault));
+  std::vector<std::int64_t> hash{static_cast<std::int64_t>(base::Fnv1a().add(own).value())};
+  std::vector<std::int64_t> hashes(static_cast<std::size_t>(group.size()));
+  group.all_gather(hash, hashes).wait();
+  if (std::all_of(hashes.begin(), hashes.end(), [&](std::int64_t other) { return other == hashes[0]; })) {
+    if (fault) throw *fault;  // the others have the same
+    return;
+  }
+  const std::vector<Bytes> encoded = collectives::all_gather_bytes(group, own);
+  std::vector<Description> by_rank;
+  for (const Bytes& bytes : encoded) by_rank.push_back(decode(bytes));
+  std::string difference = first_difference(group, by_rank);
+  if (!difference.empty()) throw_difference(group, encoded, std::move(difference));
+  if (std::ranges::any_of(by_rank, [](const Description& each) { return !each.fault.empty(); })) {
+    throw_faults(group, by_rank);
+  }
+  throw_difference(group, encoded, "the ranks' parameters differ");  // equal descriptions hash differently
+}
+
+std::vector<std::string> recorded_names(const std::vector<Parameter>& parameters) {
+  std::vector<std::string> names;
+  for (const Parameter& parameter : parameters) {
+    names.push_back(fmt::format("'{}' {}", parameter.name, parameter.value.description()));
+    if (!parameter.requires_gradient) names.back() += " without a gradient";
+  }
+  return names;
 }
 
 }  // namespace ddp::reducer

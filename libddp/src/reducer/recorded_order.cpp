@@ -1,7 +1,6 @@
 // The text file of a recorded order: a line for each parameter, the order, the counts, and a digest of all before it.
 #include <ddp/recorded_order.hpp>
 
-#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <filesystem>

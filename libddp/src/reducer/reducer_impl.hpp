@@ -1,8 +1,10 @@
-// What a Reducer consists of. reducer_calls.cpp has what programs call, reducer.cpp its steps, reducer_buckets.cpp its
-// buckets, reducer_join.cpp the steps of others.
+// What a Reducer consists of. reducer.cpp has what programs call, reducer.cpp its steps, reducer.cpp its
+// buckets, join.cpp the steps of others.
 #pragma once
 
 #include <atomic>
+#include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <mutex>
 #include <optional>
@@ -13,15 +15,56 @@
 #include <ddp/join.hpp>
 #include <ddp/reducer.hpp>
 
-#include "reducer/bucket_plan.hpp"
+#include "reducer/bucket.hpp"
 #include "reducer/bucket_set.hpp"
-#include "reducer/call_check.hpp"
 #include "reducer/parameter_list.hpp"
-#include "reducer/ready_marks.hpp"
 #include "reducer/sparse_gradients.hpp"
-#include "reducer/step_end.hpp"
 #include "reducer/step_log.hpp"
 #include "reducer/step_report.hpp"
+
+namespace ddp::reducer {
+
+// ---- How often each parameter has been marked ready in a step, and how often it must be.
+
+/// mark() is thread-safe.
+class ReadyMarks {
+ public:
+  enum class Mark : std::uint8_t { early, ready, excess };
+
+  /// @param needed by parameter.
+  explicit ReadyMarks(std::vector<std::uint32_t> needed) : needed_(std::move(needed)), marks_(needed_.size()) {}
+
+  /// Until accept_counts(), no mark makes a parameter ready.
+  void count_only() noexcept { counting_ = true; }
+  bool counting() const noexcept { return counting_; }
+  /// From now on as often as @p counts says, by parameter.
+  void accept_counts(std::span<const std::int64_t> counts) {
+    counting_ = false;
+    for (std::size_t i = 0; i < needed_.size(); ++i) needed_[i] = static_cast<std::uint32_t>(counts[i]);
+  }
+
+  void start_step() noexcept {
+    for (auto& marks : marks_) marks.store(0, std::memory_order_relaxed);
+  }
+  /// Whoever gets `ready` sees what the other markers of the parameter did before.
+  Mark mark(std::size_t index) noexcept {
+    const std::uint32_t count = marks_[index].fetch_add(1, std::memory_order_acq_rel) + 1;
+    if (counting_ || count < needed_[index]) return Mark::early;
+    return count == needed_[index] ? Mark::ready : Mark::excess;
+  }
+  /// For a parameter that gets no mark in this step: later marks are excess. Before the step's first mark().
+  void close(std::size_t index) noexcept { marks_[index].store(needed_[index], std::memory_order_relaxed); }
+  std::uint32_t needed(std::size_t index) const { return needed_[index]; }
+  std::uint32_t count(std::size_t index) const noexcept { return marks_[index].load(std::memory_order_acquire); }
+  bool complete(std::size_t index) const noexcept { return count(index) >= needed_[index]; }
+
+ private:
+  std::vector<std::uint32_t> needed_;
+  std::deque<std::atomic<std::uint32_t>> marks_;
+  bool counting_ = false;
+};
+
+}  // namespace ddp::reducer
 
 namespace ddp {
 
@@ -91,12 +134,12 @@ class Reducer::Impl final : public Joinable {
 
   // buckets
 
-  /// Of all parameters in the given order.
+  /// For all parameters in the given order.
   reducer::BucketPlan plan_of(const std::vector<std::size_t>& order) const;
-  /// Of those that are delayed, or of those that are not.
+  /// For those that are delayed, or of those that are not.
   reducer::BucketPlan plan_of(const std::vector<std::size_t>& order, bool delayed) const;
   reducer::BucketPlan initial_plan() const;
-  /// Of the delayed ones, in the given order, into a plan of the others.
+  /// For the delayed ones, in the given order, into a plan of the others.
   reducer::BucketPlan with_delayed(reducer::BucketPlan plan, const std::vector<std::size_t>& order) const;
   /// Gradients may come in different orders on each rank; rank 0's decides the buckets of all.
   void rebuild();
@@ -118,9 +161,9 @@ class Reducer::Impl final : public Joinable {
   /// A mark of a parameter that gets several: the accepted one that came last says where its gradient is.
   ReadyMarks::Mark mark_shared(std::size_t owner, void* memory);
   void start_step(std::span<const std::size_t> unused);
-  /// Of no_sync.
+  /// For no_sync.
   void finish_local_step();
-  /// Of one that exchanges. @param given_up its averages are of no use.
+  /// For one that exchanges. @param given_up its averages are of no use.
   void finish_step(bool given_up);
   /// Learns what the other ranks have, and writes the averages.
   void conclude(const std::vector<std::size_t>& missing, bool find_unused, bool given_up);

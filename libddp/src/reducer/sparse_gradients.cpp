@@ -8,8 +8,8 @@
 
 #include "base/errors.hpp"
 #include "collectives/reduce_kernels.hpp"
-#include "reducer/bucket_memory.hpp"
-#include "reducer/step_guard.hpp"
+#include "reducer/bucket.hpp"
+#include "reducer/step_report.hpp"
 
 namespace ddp::reducer {
 namespace {

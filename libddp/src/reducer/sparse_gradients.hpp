@@ -15,7 +15,7 @@
 
 namespace ddp::reducer {
 
-/// Of all parameters with sparse_gradient.
+/// For all parameters with sparse_gradient.
 class SparseGradients {
  public:
   /// @param owners of gradients. @p parameters and @p options stay where they are.
@@ -52,7 +52,7 @@ class SparseGradients {
     /// Aligned as frameworks' kernels like it.
     std::size_t values_place() const { return (rows.size() * sizeof(std::int64_t) + 255) / 256 * 256; }
   };
-  /// Of one parameter under way.
+  /// For one parameter under way.
   struct Exchange;
 
   bool on_device(std::size_t owner) const { return parameters_[owner].value.device().type != DeviceType::cpu; }

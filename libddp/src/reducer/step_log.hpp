@@ -11,7 +11,7 @@
 #include <ddp/ddp_log.hpp>
 #include <ddp/reducer.hpp>
 
-#include "reducer/bucket_plan.hpp"
+#include "reducer/bucket.hpp"
 #include "reducer/parameter_list.hpp"
 
 namespace ddp::reducer {

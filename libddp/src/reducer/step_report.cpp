@@ -7,8 +7,9 @@
 
 #include <ddp/error.hpp>
 
-#include "collectives/all_gather_bytes.hpp"
-#include "reducer/answers.hpp"
+#include "base/byte_stream.hpp"
+#include "collectives/group_calls.hpp"
+#include "collectives/group_engine.hpp"
 
 namespace ddp::reducer {
 
@@ -65,6 +66,56 @@ void throw_missing(ProcessGroup& group, const std::string& description, std::str
                .cause = std::move(cause),
                .ranks = std::move(guilty),
                .hint = std::move(hint)}};
+}
+
+std::vector<std::pair<std::string, std::vector<int>>> group_answers(const ProcessGroup& group,
+                                                                    const std::vector<std::string>& answers) {
+  std::vector<std::pair<std::string, std::vector<int>>> groups;
+  for (std::size_t rank = 0; rank < answers.size(); ++rank) {
+    auto found = std::find_if(groups.begin(), groups.end(), [&](auto& each) { return each.first == answers[rank]; });
+    if (found == groups.end()) found = groups.insert(groups.end(), {answers[rank], {}});
+    found->second.push_back(group.global_ranks()[rank]);
+  }
+  return groups;
+}
+
+void agree_on_unused(ProcessGroup& group, const std::vector<Parameter>& parameters,
+                     std::span<const std::size_t> unused) {
+  std::vector<std::uint8_t> flags(parameters.size());
+  for (const std::size_t index : unused) flags[index] = 1;
+  const auto own = std::as_bytes(std::span{flags});
+  std::vector<std::int64_t> hash{static_cast<std::int64_t>(base::Fnv1a().add(own).value())};
+  std::vector<std::int64_t> hashes(static_cast<std::size_t>(group.size()));
+  group.all_gather(hash, hashes).wait();
+  if (std::ranges::all_of(hashes, [&](std::int64_t other) { return other == hashes[0]; })) return;
+
+  const std::vector<Bytes> by_rank = collectives::all_gather_bytes(group, own);
+  std::string cause = "the ranks give different parameters as unused";
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    std::vector<std::string> answers;
+    for (const Bytes& bytes : by_rank) answers.emplace_back(bytes[i] == std::byte{0} ? "used" : "unused");
+    const auto groups = group_answers(group, answers);
+    if (groups.size() == 1) continue;
+    cause = fmt::format("parameter {} '{}' is {} on {}, {} on {}", i, parameters[i].name, groups[0].first,
+                        format_ranks(groups[0].second), groups[1].first, format_ranks(groups[1].second));
+    break;
+  }
+  throw Error{{.code = ErrorCode::mismatch,
+               .attempted = "starting a backward pass",
+               .cause = std::move(cause),
+               .hint = "with skip_all_reduce_unused all ranks must give the same; leave it off if they differ"}};
+}
+
+void end_step_everywhere(ProcessGroup& group, const CommHook* hook, const std::exception& error) {
+  if (group.size() == 1) return;
+  const int own = group.global_ranks()[static_cast<std::size_t>(group.rank())];
+  collectives::GroupEngine::of(group).end_group(
+      Error{{.code = ErrorCode::aborted,
+             .attempted = hook != nullptr ? fmt::format("averaging gradients by the hook '{}'", hook->name())
+                                          : "moving gradients on a device",
+             .cause = fmt::format("it failed on rank {}: {}", own, error.what()),
+             .ranks = {own},
+             .hint = "look at that rank; then change the group, or make a new one"}});
 }
 
 }  // namespace ddp::reducer

@@ -13,8 +13,7 @@
 #include "base/log.hpp"
 #include "training/checkpoint_folder.hpp"
 #include "training/folder_owner.hpp"
-#include "training/joint_action.hpp"
-#include "training/state_check.hpp"
+#include "training/object_collectives.hpp"
 
 namespace ddp {
 namespace {
@@ -157,7 +156,7 @@ void Checkpoints::save(std::int64_t step, std::span<const NamedTensor> tensors, 
 
 namespace {
 
-// Of a restore that finds the newest checkpoint removed before it is read.
+// For a restore that finds the newest checkpoint removed before it is read.
 constexpr int kMostTries = 10;
 
 std::optional<Restored> restore_once(ProcessGroup& group, const CheckpointFolder& folder,

@@ -10,12 +10,9 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <iterator>
 #include <set>
-#include <string_view>
 #include <system_error>
-#include <utility>
 
 #include <fmt/format.h>
 
@@ -23,7 +20,6 @@
 #include "base/files.hpp"
 #include "base/log.hpp"
 #include "base/unique_fd.hpp"
-#include "training/damaged_file.hpp"
 
 namespace ddp::training {
 namespace {

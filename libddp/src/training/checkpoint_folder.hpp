@@ -36,7 +36,7 @@ class CheckpointFolder {
   void sync(std::int64_t step) const;
   /// The steps whose manifest is there, the newest first; none if there is no folder.
   std::vector<std::int64_t> complete_steps() const;
-  /// Of a complete step. Throws Error(protocol) for a damaged one, Error(mismatch) for that of another step.
+  /// For a complete step. Throws Error(protocol) for a damaged one, Error(mismatch) for that of another step.
   CheckpointManifest read_manifest(std::int64_t step) const;
   /// The first file that @p manifest names and that is not there, or has another size; nothing if it is whole.
   std::optional<FileGap> gap_of(const CheckpointManifest& manifest) const;

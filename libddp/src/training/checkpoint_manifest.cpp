@@ -3,12 +3,10 @@
 #include <algorithm>
 #include <charconv>
 #include <concepts>
-#include <limits>
 
 #include <fmt/format.h>
 
-#include "training/damaged_file.hpp"
-#include "training/file_checksum.hpp"
+#include "training/shard_file.hpp"
 
 namespace ddp::training {
 namespace {

@@ -107,7 +107,7 @@ void put(int fd, const std::string& path, const Saver& saver) {
 
 enum class Judgement { gone, lives, watch };
 
-/// Of the owner that @p reading names, by what this host knows at once.
+/// For the owner that @p reading names, by what this host knows at once.
 Judgement judge(const Reading& reading, const Saver& self, Lock lock) {
   if (!reading.saver) return reading.text.empty() && lock != Lock::refused ? Judgement::gone : Judgement::watch;
   const Saver& owner = *reading.saver;

@@ -1,14 +1,20 @@
-#include <ddp/metric_set.hpp>
-
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstdint>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
+#include <ddp/early_stop.hpp>
+#include <ddp/metric_set.hpp>
+#include <ddp/rank_log.hpp>
+
 #include "base/byte_stream.hpp"
 #include "base/errors.hpp"
+#include "base/log.hpp"
 
 namespace ddp {
 namespace {
@@ -96,6 +102,61 @@ std::vector<std::optional<double>> MetricSet::reduce(ProcessGroup& group) {
     }
   }
   return results;
+}
+
+bool EarlyStop::update(ProcessGroup& group, double value) {
+  const double gain = best_ ? (options_.larger_is_better ? value - *best_ : *best_ - value) : 0;
+  if (!std::isnan(value) && (!best_ || gain > options_.least_gain)) {
+    best_ = value;
+    stale_ = 0;
+  } else if (++stale_ >= options_.patience) {
+    request();
+  }
+  return agree(group);
+}
+
+bool EarlyStop::agree(ProcessGroup& group) {
+  std::vector<std::int32_t> wanted{requested_ ? 1 : 0};
+  group.all_reduce(wanted, ReduceOp::max).wait();
+  return wanted[0] != 0;
+}
+
+RankLog::RankLog(const ProcessGroup& group, RankLogOptions options)
+    : options_(std::move(options)), writes_(options_.rank < 0 || options_.rank == group.rank()) {}
+
+bool RankLog::due(Clock::time_point now) const {
+  const std::lock_guard lock(mutex_);
+  return writes_ && is_due(now);
+}
+
+bool RankLog::write(std::string_view line, Clock::time_point now) {
+  if (!writes_) return false;
+  const std::lock_guard lock(mutex_);
+  if (!is_due(now)) {
+    ++left_out_;
+    return false;
+  }
+  put(line, now);
+  return true;
+}
+
+bool RankLog::write_always(std::string_view line, Clock::time_point now) {
+  if (!writes_) return false;
+  const std::lock_guard lock(mutex_);
+  put(line, now);
+  return true;
+}
+
+void RankLog::put(std::string_view line, Clock::time_point now) {
+  std::string text{line};
+  if (left_out_ > 0) text += fmt::format(" ({} lines left out before)", left_out_);
+  left_out_ = 0;
+  next_ = now + options_.interval;
+  if (options_.sink) {
+    options_.sink(text);
+  } else {
+    base::write_stderr_line(text);
+  }
 }
 
 }  // namespace ddp

@@ -25,7 +25,7 @@ struct Saver {
   bool locked = false;                 ///< it holds a lock of the file
   std::vector<std::string> formers{};  ///< claims of those before it, whose remains it may remove; the latest first
 
-  /// Of this process.
+  /// For this process.
   static Saver process_of(const base::Environment& environment);
   /// "Slurm job 17, requeue 1, process 4711 on host n3".
   std::string name() const;

@@ -1,21 +1,24 @@
 #include "training/shard_file.hpp"
 
 #include <fcntl.h>
+#include <sodium/core.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cerrno>
+#include <filesystem>
 #include <set>
+#include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "base/errors.hpp"
 #include "base/files.hpp"
 #include "base/unique_fd.hpp"
-#include "training/damaged_file.hpp"
-#include "training/file_checksum.hpp"
 
 namespace ddp::training {
 namespace {
@@ -167,6 +170,49 @@ std::string read_shard(const std::string& path, std::span<const NamedTensor> ten
   if (index.tensors != entries_of(tensors)) throw_damaged(path, "it has changed since it was checked");
   for (const NamedTensor& each : tensors) input.read(static_cast<char*>(each.tensor.data()), each.tensor.size_bytes());
   return input.read_text(index.extra_bytes);
+}
+
+void throw_damaged(const std::string& path, std::string cause, ErrorCode code) {
+  throw Error{{.code = code,
+               .attempted = fmt::format("reading '{}'", path),
+               .cause = std::move(cause),
+               .hint = fmt::format("remove '{}' to go on from the checkpoint before",
+                                   std::filesystem::path(path).parent_path().string())}};
+}
+
+void throw_other_version(const std::string& path, std::int64_t found, std::int64_t known) {
+  throw Error{{.code = ErrorCode::protocol,
+               .attempted = fmt::format("reading '{}'", path),
+               .cause = fmt::format("it has version {} of the format, this libddp reads {}", found, known),
+               .hint = "restore it with the libddp that has saved it"}};
+}
+
+namespace {
+
+constexpr std::size_t kChecksumBytes = FileChecksum::kDigits / 2;
+
+}  // namespace
+
+FileChecksum::FileChecksum() {
+  if (::sodium_init() < 0) {
+    throw Error{{.code = ErrorCode::unavailable,
+                 .attempted = "computing a checksum",
+                 .cause = "libsodium cannot be initialised",
+                 .native = "sodium_init -1",
+                 .hint = "it needs random numbers from the kernel: getrandom(2) or /dev/urandom"}};
+  }
+  ::crypto_generichash_init(&state_, nullptr, 0, kChecksumBytes);
+}
+
+FileChecksum& FileChecksum::add(std::string_view bytes) {
+  ::crypto_generichash_update(&state_, reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size());
+  return *this;
+}
+
+std::string FileChecksum::digits() {
+  std::array<unsigned char, kChecksumBytes> value{};
+  ::crypto_generichash_final(&state_, value.data(), value.size());
+  return fmt::format("{:02x}", fmt::join(value, ""));
 }
 
 }  // namespace ddp::training

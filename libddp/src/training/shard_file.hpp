@@ -2,6 +2,8 @@
 // tensors as they lie in memory.
 #pragma once
 
+#include <sodium/crypto_generichash.h>
+
 #include <cstdint>
 #include <span>
 #include <string>
@@ -9,6 +11,7 @@
 #include <vector>
 
 #include <ddp/broadcast_state.hpp>
+#include <ddp/error.hpp>
 
 #include "training/checkpoint_manifest.hpp"
 
@@ -59,5 +62,29 @@ void check_shard(const std::string& path, const ShardRecord& record, const Shard
 
 /// Reads a checked file into its tensors, and returns the extra bytes. Throws Error.
 std::string read_shard(const std::string& path, std::span<const NamedTensor> tensors);
+
+// ---- Errors about a checkpoint's files that are not what was written.
+
+/// "reading '<path>': <cause>", and how to go on without the checkpoint.
+[[noreturn]] void throw_damaged(const std::string& path, std::string cause, ErrorCode code = ErrorCode::protocol);
+/// Error(protocol) for a file in version @p found of its format, where this libddp reads @p known: it may be whole.
+[[noreturn]] void throw_other_version(const std::string& path, std::int64_t found, std::int64_t known);
+
+// ---- Tells whether a file of a checkpoint is the one that was written: BLAKE2b, as fast as a disk for each rank.
+// FNV-1a is no faster here (0.9 GB/s beside 0.7), and makes no promise for changes of several bytes.
+
+class FileChecksum {
+ public:
+  static constexpr std::size_t kDigits = 64;
+
+  /// Throws Error(unavailable) if libsodium cannot be used.
+  FileChecksum();
+  FileChecksum& add(std::string_view bytes);
+  /// In lower-case hexadecimal. Ends it.
+  std::string digits();
+
+ private:
+  crypto_generichash_state state_;
+};
 
 }  // namespace ddp::training

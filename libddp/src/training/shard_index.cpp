@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include "base/byte_stream.hpp"
-#include "training/damaged_file.hpp"
 #include "training/shard_file.hpp"
 
 namespace ddp::training {

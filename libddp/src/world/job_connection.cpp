@@ -17,7 +17,7 @@
 #include <ddp/error.hpp>
 
 #include "base/host_name.hpp"
-#include "flight/flight_window.hpp"
+#include "flight/flight_view.hpp"
 #include "kvs/memory_store.hpp"
 #include "kvs/pmi2_store.hpp"
 #include "kvs/pmix_store.hpp"

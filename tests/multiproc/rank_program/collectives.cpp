@@ -1,15 +1,159 @@
-// Every collective, element type and reduction, compared with a plain loop over what all ranks contribute.
+// Sub-groups, asynchronous order, and calls that must be refused.
 #include <array>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <numeric>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <ddp/binding.hpp>
 
 #include "rank_program/scenario.hpp"
 
 namespace ddp::test {
+namespace {
+
+template <class Function>
+void expect_error(ErrorCode code, const std::string& what, Function&& function) {
+  try {
+    function();
+  } catch (const Error& error) {
+    check(error.code() == code, fmt::format("{} gives another error: {}", what, error.what()));
+    return;
+  }
+  check(false, fmt::format("{} was accepted", what));
+}
+
+}  // namespace
+
+void run_subgroups(World& world) {
+  ProcessGroup all = make_process_group(world);
+  const int size = all.size();
+  std::vector<int> even;
+  std::vector<int> reversed;
+  for (int rank = 0; rank < size; ++rank) {
+    if (rank % 2 == 0) even.push_back(rank);
+    reversed.insert(reversed.begin(), rank);
+  }
+  auto evens = all.new_group(even);
+  check(evens.has_value() == (world.rank() % 2 == 0), "membership is wrong");
+  if (evens) {
+    check(evens->global_ranks() == even && evens->rank() == world.rank() / 2, "ranks in the group are wrong");
+    std::vector<float> sum{static_cast<float>(world.rank())};
+    evens->all_reduce(sum).wait();
+    check(sum[0] == static_cast<float>(std::accumulate(even.begin(), even.end(), 0)), "the sum among some is wrong");
+  }
+  auto backwards = all.new_group(reversed);
+  check(backwards && backwards->rank() == size - 1 - world.rank(), "the given order is not kept");
+  std::vector<std::int32_t> from_root{world.rank()};
+  backwards->broadcast(from_root, 0).wait();
+  check(from_root[0] == size - 1, "root is not the first of the list");
+  // both groups and their parent work side by side
+  std::vector<double> both{1.0};
+  std::vector<double> parent{1.0};
+  const Work first = backwards->all_reduce(both);
+  const Work second = all.all_reduce(parent);
+  first.wait();
+  second.wait();
+  check(both[0] == size && parent[0] == size, "groups disturb each other");
+
+  const std::vector<int> twice{0, 0};
+  expect_error(ErrorCode::invalid_argument, "a rank twice", [&] { all.new_group(twice); });
+  const std::vector<int> outside{size};
+  expect_error(ErrorCode::invalid_argument, "a rank outside", [&] { all.new_group(outside); });
+  if (size > 1) {
+    const std::vector<int> own{world.rank()};
+    expect_error(ErrorCode::mismatch, "a different list on every rank", [&] { all.new_group(own); });
+  }
+}
+
+void run_ordering(World& world) {
+  ProcessGroup group = make_process_group(world);
+  const auto size = static_cast<std::size_t>(group.size());
+  // each operation needs the result of the one before: only in order does the last value come out right
+  std::vector<std::int64_t> value{1};
+  std::vector<Work> works;
+  for (int i = 0; i < 20; ++i) works.push_back(group.all_reduce(value));
+  for (const Work& work : works) work.wait();
+  std::int64_t wanted = 1;
+  for (int i = 0; i < 20; ++i) wanted *= static_cast<std::int64_t>(size);
+  check(value[0] == wanted, "operations did not run in issue order");
+  check(works.back().done() && !works.back().error() && works.back().finished_at(), "a finished work says otherwise");
+
+  if (size > 1) {
+    // every rank sends to all before it receives from any: sends must not wait for each other
+    std::vector<std::vector<std::int32_t>> outgoing(size);
+    std::vector<std::vector<std::int32_t>> incoming(size);
+    works.clear();
+    for (std::size_t peer = 0; peer < size; ++peer) {
+      if (static_cast<int>(peer) == group.rank()) continue;
+      outgoing[peer].assign(50'000, group.rank() * 100 + static_cast<int>(peer));
+      works.push_back(group.send(outgoing[peer], static_cast<int>(peer)));
+    }
+    for (std::size_t peer = 0; peer < size; ++peer) {
+      if (static_cast<int>(peer) == group.rank()) continue;
+      incoming[peer].assign(50'000, -1);
+      works.push_back(group.recv(incoming[peer], static_cast<int>(peer)));
+    }
+    // a collective behind them sees what they have received
+    std::vector<std::int32_t> sum{0};
+    works.push_back(group.barrier());
+    for (const Work& work : works) work.wait();
+    for (std::size_t peer = 0; peer < size; ++peer) {
+      if (static_cast<int>(peer) == group.rank()) continue;
+      check(incoming[peer].back() == static_cast<int>(peer) * 100 + group.rank(), "a message came to the wrong rank");
+    }
+    // messages with different tags do not mix, whatever the order of the receives
+    const int next = (group.rank() + 1) % group.size();
+    const int previous = (group.rank() + group.size() - 1) % group.size();
+    std::vector<std::int8_t> one{1};
+    std::vector<std::int8_t> two{2};
+    std::vector<std::int8_t> got_one{0};
+    std::vector<std::int8_t> got_two{0};
+    const std::vector<Work> tagged{group.send(one, next, 1), group.send(two, next, 2), group.recv(got_two, previous, 2),
+                                   group.recv(got_one, previous, 1)};
+    for (const Work& work : tagged) work.wait();
+    check(got_one[0] == 1 && got_two[0] == 2, "tags were mixed up");
+  }
+  std::vector<float> late{1};
+  const Work last = group.all_reduce(late, ReduceOp::sum, Deadline::after(std::chrono::seconds(30)));
+  last.wait(Deadline::after(std::chrono::seconds(30)));
+}
+
+void run_misuse(World& world) {
+  ProcessGroup group = make_process_group(world);
+  std::vector<float> floats(4);
+  std::vector<double> doubles(4 * static_cast<std::size_t>(group.size()));
+  std::vector<float> wrong_size(3);
+  bool flags[2] = {true, false};
+  const auto refused = [](const std::string& what, auto&& function) {
+    expect_error(ErrorCode::invalid_argument, what, function);
+  };
+  refused("a root outside", [&] { (void)group.broadcast(floats, group.size()); });
+  refused("a negative root", [&] { (void)group.broadcast(floats, -1); });
+  refused("an output of another type", [&] { (void)group.all_gather(floats, doubles); });
+  refused("an output of the wrong size", [&] { (void)group.reduce_scatter(floats, wrong_size); });
+  refused("an average of booleans", [&] { (void)group.all_reduce(std::span(flags), ReduceOp::avg); });
+  refused("sending to oneself", [&] { (void)group.send(floats, group.rank()); });
+  refused("too few counts", [&] { (void)group.all_gather_v(floats, floats, {}); });
+  refused("a tensor on a GPU", [&] {
+    (void)group.all_reduce(TensorView{floats.data(), DType::float32, {4}, {DeviceType::cuda, 0}});
+  });
+  refused("another backend for the same group", [&] { (void)make_process_group(world, "nccl"); });
+  for (const char* const name : {"host", "cpu", "gloo", "auto"}) {
+    check(make_process_group(world, name).backend() == "host", fmt::format("{} is another backend", name));
+  }
+  // nothing of that was sent: the group still works
+  std::vector<float> ones(4, 1.0F);
+  group.all_reduce(ones).wait();
+  check(ones[3] == static_cast<float>(group.size()), "a refused call has left something behind");
+}
+
+// Every collective, element type and reduction, compared with a plain loop over what all ranks contribute.
+
 namespace {
 
 constexpr std::array kTypes{DType::float32, DType::float64, DType::float16, DType::bfloat16, DType::int8,
@@ -212,6 +356,96 @@ void run_collectives(World& world) {
   check_reductions(group, DType::float32, kLargeCount);
   check_movements(group, DType::float32, kLargeCount);
   group.barrier().wait();
+}
+
+// What World and its store say: facts for tests to compare with the launcher's, and values of many sizes.
+
+void print_world(World& world) {
+  std::vector<int> node_of;
+  std::vector<int> local_rank_of;
+  std::vector<std::string> node_hosts;
+  for (int node = 0; node < world.num_nodes(); ++node) {
+    node_hosts.push_back(world.hostname(world.ranks_on_node(node).front()));
+  }
+  for (int rank = 0; rank < world.world_size(); ++rank) {
+    node_of.push_back(world.node_of(rank));
+    local_rank_of.push_back(world.local_rank_of(rank));
+    check(world.hostname(rank) == node_hosts.at(static_cast<std::size_t>(world.node_of(rank))),
+          "ranks of one node have different hosts");
+  }
+  const auto& local = world.ranks_on_node(world.node_rank());
+  check(local.at(static_cast<std::size_t>(world.local_rank())) == world.rank(), "the local ranks are not in order");
+  check(static_cast<int>(local.size()) == world.local_world_size(), "the local size is not that of the node");
+  fmt::print(
+      "WORLD {{\"rank\": {}, \"world_size\": {}, \"local_rank\": {}, \"local_world_size\": {}, \"node_rank\": {}, "
+      "\"num_nodes\": {}, \"node_of\": [{}], \"local_rank_of\": [{}], \"node_hosts\": [\"{}\"], \"source\": \"{}\", "
+      "\"interface\": \"{}\", \"address\": \"{}\", \"reason\": \"{}\"}}\n",
+      world.rank(), world.world_size(), world.local_rank(), world.local_world_size(), world.node_rank(),
+      world.num_nodes(), fmt::join(node_of, ","), fmt::join(local_rank_of, ","), fmt::join(node_hosts, "\",\""),
+      to_string(world.source()), world.interface_name(), world.interface_address(), world.source_reason());
+  // Slurm 22.05 ends a step whose nodes' PMIx servers still connect to one that has ended with its last rank.
+  world.key_value_store().fence(Deadline::after(std::chrono::seconds(30)));
+}
+
+void print_binding(World& world) {
+  const Binding now = Binding::current();
+  const auto& placement = world.placement();
+  check(!placement || placement->local_rank == world.local_rank(), "the placement is another rank's");
+  check(!placement || placement->cpus.contains(now.cpus), "this rank is not bound as placed");
+  for (const EnvironmentSetting& setting : world.settings()) {
+    check(std::getenv(setting.name.c_str()) == nullptr, "World::init changed the environment");
+  }
+  world.export_settings();
+  for (const EnvironmentSetting& setting : world.settings()) {
+    const char* value = std::getenv(setting.name.c_str());
+    check(value != nullptr && value == setting.value, "a setting was not exported");
+  }
+  fmt::print("BINDING rank={} cpus={} placed={}\n", world.rank(), now.cpus.to_string(),
+             placement ? placement->cpus.to_string() : "no");
+}
+
+void make_traffic(World& world, Arguments arguments) {
+  check(arguments.size() == 1, "traffic MIB");
+  std::vector<float> values(std::stoul(arguments[0]) * (1024 * 1024 / sizeof(float)), 1.0F);
+  make_process_group(world).all_reduce(values).wait();
+  check(values.back() == static_cast<float>(world.world_size()), "the sum is wrong");
+}
+
+void run_kvs(World& world) {
+  KeyValueStore& store = world.key_value_store();
+  const Deadline deadline = Deadline::after(std::chrono::seconds(60));
+  const auto value = [](int rank, std::size_t size) {
+    Bytes bytes(size);  // every byte value occurs, ';' and '\0' included
+    for (std::size_t i = 0; i < size; ++i)
+      bytes[i] = static_cast<std::byte>((i + static_cast<std::size_t>(rank)) % 256);
+    return bytes;
+  };
+  for (const std::size_t size : {0U, 1U, 1023U, 1024U, 70'000U}) {
+    store.put(fmt::format("size.{}", size), value(world.rank(), size));
+  }
+  // as large as the topology of a large node
+  constexpr std::size_t kNodeValueBytes = 150'000;
+  if (world.local_rank() == 0) store.put_on_node("for.the.node", value(world.rank(), kNodeValueBytes));
+  store.fence(deadline);
+  const int leader = world.ranks_on_node(world.node_rank()).front();
+  check(store.get_on_node(leader, "for.the.node", deadline) == value(leader, kNodeValueBytes),
+        "the value for the node came back changed");
+  for (int rank = 0; rank < world.world_size(); ++rank) {
+    for (const std::size_t size : {0U, 1U, 1023U, 1024U, 70'000U}) {
+      check(store.get(rank, fmt::format("size.{}", size), deadline) == value(rank, size),
+            fmt::format("the value of {} bytes of rank {} came back changed", size, rank));
+    }
+  }
+  try {
+    store.get(world.world_size() - 1, "never.put", deadline);
+    check(false, "a key that was never put was found");
+  } catch (const Error& error) {
+    check(error.code() == ErrorCode::not_found, fmt::format("a missing key gives: {}", error.what()));
+  }
+  // a second round sees the second values
+  store.put("round", value(world.rank(), 2));
+  store.fence(deadline);
+  check(store.get(0, "round", deadline) == value(0, 2), "the second fence lost a value");
 }
 
 }  // namespace ddp::test

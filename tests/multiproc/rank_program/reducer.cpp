@@ -1,6 +1,9 @@
 // The gradient averaging engine among real ranks.
+#include <array>
+#include <cmath>
 #include <deque>
 #include <numeric>
+#include <optional>
 #include <thread>
 
 #include <fmt/format.h>
@@ -188,6 +191,300 @@ void run_reducer(World& world) {
     }
     reducer.finalize();
   });
+}
+
+// Ranks with different numbers of steps, against the same training in one process and double precision.
+
+namespace {
+
+constexpr std::array kUnevenSteps{3, 5, 9, 5};  // by rank
+constexpr std::size_t kUnevenParameters = 4;
+constexpr std::size_t kUnevenElements = 30;
+constexpr double kRate = 0.1;
+
+bool has_input(int rank, int step) { return kUnevenSteps.at(static_cast<std::size_t>(rank)) > step; }
+
+/// Of a rank whose parameter has this value.
+double gradient_of(int rank, int step, std::size_t parameter, std::size_t i, double value) {
+  return 0.3 * value + std::sin(static_cast<double>(i) + 3.0 * static_cast<double>(parameter) + rank + 0.4 * step);
+}
+
+struct UnevenMode {
+  const char* name;
+  bool initial = true;  ///< divide by the initial number of ranks
+  bool view = false;
+  bool find_unused = false;  ///< parameter 1 is used by ranks above 0 only
+  bool static_graph = false;
+  bool accumulate = false;  ///< every second step is local
+  bool hook = false;        ///< one that keeps something, and leaves nothing out
+  bool exact = false;       ///< a hook that counts local steps, also those that others take; accumulates
+};
+
+/// Shares its work with the other ranks, as a sharded optimizer does: one collective in each step.
+class CountingOptimizer final : public Joinable {
+ public:
+  explicit CountingOptimizer(ProcessGroup group) : group_(std::move(group)) {}
+  ProcessGroup& join_group() override { return group_; }
+  void enter_join(Join& /*unused*/) override {}
+  void leave_join() noexcept override {}
+  void shadow(JoinEvent event) override {
+    if (event == JoinEvent::step) count(0);
+  }
+  void finish_join(int last) override { last_rank = last; }
+  int count(std::int32_t own) {
+    std::vector<std::int32_t> sum{own};
+    group_.all_reduce(sum).wait();
+    return sum[0];
+  }
+  int last_rank = -1;
+
+ private:
+  ProcessGroup group_;
+};
+
+/// What a rank has in the end.
+struct Replica {
+  std::array<std::vector<float>, kUnevenParameters> values;
+  std::vector<float> buffer;
+};
+
+Replica train_unevenly(ProcessGroup& group, const UnevenMode& mode) {
+  const int rank = group.rank();
+  Replica replica;
+  std::array<std::vector<float>, kUnevenParameters> gradients;
+  std::vector<Parameter> list;
+  for (std::size_t p = 0; p < kUnevenParameters; ++p) {
+    replica.values[p].assign(kUnevenElements, static_cast<float>(p));
+    gradients[p].resize(kUnevenElements);
+    list.push_back({.name = fmt::format("layer{}", p), .value = replica.values[p]});
+    if (!mode.view) list.back().gradient = gradients[p];
+  }
+  replica.buffer.assign(3, static_cast<float>(rank));
+  ReducerOptions options;
+  options.bucket_cap_bytes = 8 * kUnevenElements;
+  options.gradient_as_bucket_view = mode.view;
+  options.find_unused_parameters = mode.find_unused;
+  options.static_graph = mode.static_graph;
+  if (mode.hook) options.comm_hook = top_k_hook(1);
+  if (mode.exact) options.comm_hook = exact_average_hook();
+  Reducer reducer(list, group, options);
+  CountingOptimizer optimizer(group);
+  Join join({&reducer.joinable({replica.buffer}), &optimizer}, {.divide_by_initial_world_size = mode.initial});
+  const int last = group.size() - 1;
+  for (int step = 0; has_input(rank, step); ++step) {
+    const bool local = mode.accumulate && step % 2 == 0;
+    std::optional<Reducer::NoSync> alone;
+    if (local) alone.emplace(reducer.no_sync());
+    reducer.broadcast_buffers(std::array{TensorView{replica.buffer}});
+    for (float& value : replica.buffer) value += static_cast<float>(rank + 1);
+    reducer.prepare_for_backward();
+    for (std::size_t place = 0; place < kUnevenParameters; ++place) {
+      const std::size_t p = (place + static_cast<std::size_t>(rank)) % kUnevenParameters;
+      auto* const gradient = mode.view ? static_cast<float*>(reducer.bucket_view(p).data()) : gradients[p].data();
+      const bool first = !mode.accumulate || local;
+      if (mode.find_unused && p == 1 && rank == 0) {
+        if (first) std::fill_n(gradient, kUnevenElements, 0.0F);
+        continue;
+      }
+      for (std::size_t i = 0; i < kUnevenElements; ++i) {
+        const double own = gradient_of(rank, step, p, i, static_cast<double>(replica.values[p][i]));
+        gradient[i] = static_cast<float>(own + (first ? 0 : static_cast<double>(gradient[i])));
+      }
+      reducer.mark_ready(p);
+    }
+    reducer.finalize();
+    if (local) continue;
+    int expected = 0;
+    for (int each = 0; each <= last; ++each) expected += has_input(each, step) ? 1 : 0;
+    check(optimizer.count(1) == expected, "another number of ranks takes part in the optimizer's step");
+    for (std::size_t p = 0; p < kUnevenParameters; ++p) {
+      const auto* const gradient = mode.view ? static_cast<float*>(reducer.bucket_view(p).data()) : gradients[p].data();
+      for (std::size_t i = 0; i < kUnevenElements; ++i) {
+        replica.values[p][i] -= static_cast<float>(kRate) * gradient[i];
+      }
+    }
+  }
+  join.finish();
+  check(optimizer.last_rank == std::min(last, 2), "the last to join is another rank");
+  // and once more, all at the same time: nothing is left of the Join
+  reducer.prepare_for_backward();
+  for (std::size_t p = 0; p < kUnevenParameters; ++p) reducer.mark_ready(p);
+  reducer.finalize();
+  return replica;
+}
+
+/// The same in one process. Ranks that are active have the same parameters.
+void check_against_one_process(const Replica& replica, int ranks, const UnevenMode& mode) {
+  std::array<std::array<double, kUnevenElements>, kUnevenParameters> values{};
+  for (std::size_t p = 0; p < kUnevenParameters; ++p) values[p].fill(static_cast<double>(p));
+  std::vector<double> buffers;
+  for (int rank = 0; rank < ranks; ++rank) buffers.push_back(rank);
+  std::vector<std::array<std::array<double, kUnevenElements>, kUnevenParameters>> sums(static_cast<std::size_t>(ranks));
+  bool exchanged = true;  // buffers rest after a local step
+  int highest = ranks - 1;
+  const int steps = *std::max_element(kUnevenSteps.begin(), kUnevenSteps.begin() + ranks);
+  for (int step = 0; step < steps; ++step) {
+    const bool local = mode.accumulate && step % 2 == 0;
+    int takes_part = 0;
+    for (int rank = 0; rank < ranks; ++rank) {
+      if (!has_input(rank, step)) continue;
+      ++takes_part;
+      highest = rank;
+    }
+    const double root = buffers[static_cast<std::size_t>(highest)];
+    for (int rank = 0; rank < ranks; ++rank) {
+      auto& buffer = buffers[static_cast<std::size_t>(rank)];
+      if (exchanged) buffer = root;
+      if (has_input(rank, step)) buffer += rank + 1;
+    }
+    exchanged = !local;
+    for (std::size_t p = 0; p < kUnevenParameters; ++p) {
+      for (std::size_t i = 0; i < kUnevenElements; ++i) {
+        double mean = 0;
+        for (int rank = 0; rank < ranks; ++rank) {
+          auto& sum = sums[static_cast<std::size_t>(rank)][p][i];
+          if (!mode.accumulate || local) sum = 0;
+          const bool takes = has_input(rank, step);
+          if (takes && !(mode.find_unused && p == 1 && rank == 0)) sum += gradient_of(rank, step, p, i, values[p][i]);
+          if (mode.exact) mean += sum / (2 * ranks);  // the hook has what a rank computed before it ran out
+          if (takes && !mode.exact) mean += sum / (mode.initial ? ranks : takes_part);
+        }
+        if (!local) values[p][i] -= kRate * mean;
+      }
+    }
+  }
+  for (std::size_t p = 0; p < kUnevenParameters; ++p) {
+    for (std::size_t i = 0; i < kUnevenElements; ++i) {
+      // nine steps of float32 with values below 4, a few roundings each
+      check(std::abs(static_cast<double>(replica.values[p][i]) - values[p][i]) < 1e-5,
+            fmt::format("{}: parameter {} element {} is {}, not {}", mode.name, p, i, replica.values[p][i],
+                        values[p][i]));
+    }
+  }
+  check(static_cast<double>(replica.buffer[1]) == buffers[static_cast<std::size_t>(highest)],
+        fmt::format("{}: the buffer is {}, not {}", mode.name, replica.buffer[1],
+                    buffers[static_cast<std::size_t>(highest)]));
+}
+
+void check_early_end(ProcessGroup& group) {
+  std::vector<float> value(10, 1.0F);
+  std::vector<float> gradient(10, 1.0F);
+  Reducer reducer({{.name = "layer", .value = value, .gradient = gradient}}, group, {});
+  int steps = 0;
+  try {
+    Join join({&reducer.joinable()}, {.throw_on_early_termination = true});
+    for (int step = 0; has_input(group.rank(), step); ++step, ++steps) {
+      reducer.prepare_for_backward();
+      reducer.mark_ready(0);
+      reducer.finalize();
+    }
+    join.finish();
+    check(group.size() == 1, "ranks that run out early were not noticed");
+  } catch (const Error& error) {
+    check(error.code() == ErrorCode::aborted && error.ranks() == std::vector<int>{0} && steps == 3, error.what());
+  }
+}
+
+/// In the fifth step rank 2 misses a gradient: the ranks that have run out learn of it, too, and all go on.
+void check_missing_gradient(ProcessGroup& group) {
+  if (group.size() < 3) return;
+  std::vector<float> value(10, 1.0F);
+  std::vector<float> gradient(10, 1.0F);
+  Reducer reducer({{.name = "layer", .value = value, .gradient = gradient}}, group, {});
+  Join join({&reducer.joinable()});
+  int missed = 0;
+  const auto note = [&](auto&& body) {
+    try {
+      body();
+      return true;
+    } catch (const Error& error) {
+      check(error.code() == ErrorCode::invalid_argument && error.ranks() == std::vector<int>{2}, error.what());
+      ++missed;
+      return false;
+    }
+  };
+  for (int step = 0; has_input(group.rank(), step); ++step) {
+    note([&] {
+      reducer.prepare_for_backward();
+      if (step != 4 || group.rank() != 2) reducer.mark_ready(0);
+      reducer.finalize();
+    });
+  }
+  if (!note([&] { join.finish(); })) join.finish();
+  check(missed == 1, "a gradient that is missing was not told to all");
+}
+
+/// Rank 0 has no inputs in the first Join: it learns from the others how often a static graph marks each gradient, and
+/// which buckets follow.
+void check_rank_without_inputs(ProcessGroup& group) {
+  std::array<std::vector<float>, 3> values;
+  std::vector<Parameter> list;
+  for (auto& value : values) {
+    value.assign(10, 1.0F);
+    list.push_back({.name = fmt::format("layer{}", list.size()), .value = value, .gradient = value});
+  }
+  ReducerOptions options;
+  options.static_graph = true;
+  options.bucket_cap_bytes = 40;
+  Reducer reducer(list, group, options);
+  for (const int steps : {group.rank() == 0 ? 0 : 2, 2}) {
+    Join join({&reducer.joinable()});
+    for (int step = 0; step < steps; ++step) {
+      reducer.prepare_for_backward();
+      for (const std::size_t index : {2, 1, 0, 2}) reducer.mark_ready(index);
+      reducer.finalize();
+    }
+    join.finish();
+  }
+  const std::vector<std::size_t> order{2, 1, 0};
+  check(group.size() == 1 || reducer.ready_order() == order, "a rank without inputs has decided the order of buckets");
+}
+
+/// Options that differ, or steps, end a Join on all ranks, before anybody waits for what never comes.
+void check_mismatch(ProcessGroup& group) {
+  if (group.size() < 2) return;
+  const int last = group.size() - 1;
+  std::vector<int> all(static_cast<std::size_t>(group.size()));
+  std::iota(all.begin(), all.end(), 0);
+  for (const int other_step : {-1, 1, 2}) {    // -1: options differ; 1: others rebuild their buckets
+    ProcessGroup own = *group.new_group(all);  // buckets that never end stay in it
+    std::vector<float> value(10, 1.0F);
+    std::vector<float> gradient(10, 1.0F);
+    Reducer reducer({{.name = "layer", .value = value, .gradient = gradient}}, own, {});
+    const bool odd = group.rank() == last;
+    try {
+      Join join({&reducer.joinable()}, {.throw_on_early_termination = other_step < 0 && odd});
+      for (int step = 0; step < 5; ++step) {
+        std::optional<Reducer::NoSync> alone;
+        if (odd && step == other_step) alone.emplace(reducer.no_sync());
+        reducer.prepare_for_backward();
+        reducer.mark_ready(0);
+        reducer.finalize();
+      }
+      check(false, "ranks that do different things were not noticed");
+    } catch (const Error& error) {
+      check(error.code() == ErrorCode::mismatch && error.ranks() == std::vector<int>{last}, error.what());
+    }
+    group.barrier().wait();
+  }
+}
+
+}  // namespace
+
+void train_on_uneven_inputs(World& world) {
+  ProcessGroup group = make_process_group(world);
+  for (const UnevenMode& mode :
+       {UnevenMode{.name = "plain"}, UnevenMode{.name = "active", .initial = false},
+        UnevenMode{.name = "view", .initial = false, .view = true}, UnevenMode{.name = "unused", .find_unused = true},
+        UnevenMode{.name = "static", .static_graph = true}, UnevenMode{.name = "hook", .hook = true},
+        UnevenMode{.name = "accumulating", .initial = false, .accumulate = true},
+        UnevenMode{.name = "exact", .accumulate = true, .exact = true}}) {
+    check_against_one_process(train_unevenly(group, mode), group.size(), mode);
+  }
+  check_early_end(group);
+  check_missing_gradient(group);
+  check_rank_without_inputs(group);
+  check_mismatch(group);
 }
 
 }  // namespace ddp::test

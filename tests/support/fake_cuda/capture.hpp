@@ -69,4 +69,11 @@ CUresult capture_record(Stream& stream, Event& event, unsigned flags);
 std::size_t live_graphs();
 std::size_t live_user_objects();
 
+// Making and destroying graphs.
+
+/// An empty one. With the lock.
+Graph* make_graph();
+/// Takes the lock itself: what the graph's work holds is let go of without it.
+void destroy_graph(Graph* graph);
+
 }  // namespace fake_cuda

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <atomic>
-#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -11,9 +10,8 @@
 #include <thread>
 #include <vector>
 
-#include "arithmetic.hpp"
+#include "collective.hpp"
 #include "cuda_side.hpp"
-#include "faults.hpp"
 #include "room.hpp"
 #include "settings.hpp"
 
@@ -114,5 +112,20 @@ class PeerWatch {
 
 /// Faults for the call @p function on @p comm; those of later (async errors) begin now.
 std::vector<Fault> take_faults(const char* function, ncclComm_t comm);
+
+// Making communicators: what init, split, shrink and grow share.
+
+/// init.cc, parseCommConfig and envConfigOverride. @p config may be null: the defaults.
+ncclResult_t parse_config(ncclComm_t comm, const ncclConfig_t* config);
+
+/// The room of unique ids; empty: one of them was not made by ncclGetUniqueId.
+std::string room_of(const ncclUniqueId* ids, int count);
+/// A name that follows from others, the same on all ranks.
+std::string derived_name(const std::string& text);
+bool make_unique_id(ncclUniqueId* id);
+
+/// What a new communicator does in its own thread: meets the others and compares versions and devices. @p parent may
+/// be null; its abort flag counts, too.
+ncclResult_t meet(ncclComm_t comm, const std::string& room, ncclComm_t parent, const std::vector<Fault>& faults);
 
 }  // namespace fake_nccl

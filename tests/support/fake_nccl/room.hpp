@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <string>
 
-#include "faults.hpp"
+#include "settings.hpp"
 
 namespace fake_nccl {
 

@@ -142,6 +142,25 @@ def peer_dies(world, group):
 
 
 @check
+def aborts(world, group):
+    everyone = list(range(group.size))
+    caught, worded = group.new_group(everyone), group.new_group(everyone)
+    if group.rank == 0:
+        why = raises(libddp.InvalidArgument, lambda: group.all_reduce(numpy.zeros(3), op="maximum"))
+        running = [caught.recv(numpy.zeros(3), 1), caught.all_reduce(numpy.zeros(3))]
+        caught.abort(why)
+        for work in running:
+            raises(libddp.InvalidArgument, work.wait, words="maximum")
+        worded.abort(ValueError("the monitor says so"))
+    else:
+        raises(libddp.InvalidArgument, lambda: caught.recv(numpy.zeros(3), 0).wait(), words="maximum")
+    raises(libddp.InvalidArgument, caught.barrier, words="maximum")
+    error = raises(libddp.Aborted, lambda: worded.barrier().wait(), words="rank 0 aborted it: the monitor says so")
+    expect(error.ranks == (0,), f"ranks {error.ranks}")
+    group.barrier().wait()
+
+
+@check
 def peer_stays_away(world, group):
     if group.rank != 0:
         time.sleep(1)

@@ -5,9 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
-#include <atomic>
 #include <random>
-#include <tuple>
 
 #include "support/sanitized.hpp"
 #include "unit/collectives/backend_ranks.hpp"

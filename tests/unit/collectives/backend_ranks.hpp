@@ -11,7 +11,6 @@
 #include <span>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include <ddp/backend.hpp>

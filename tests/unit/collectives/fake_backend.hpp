@@ -17,7 +17,7 @@
 
 #include <ddp/backend.hpp>
 
-#include "collectives/group_driver.hpp"
+#include "collectives/group_engine.hpp"
 
 namespace ddp::test {
 

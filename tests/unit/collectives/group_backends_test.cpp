@@ -1,13 +1,16 @@
 // What ranks tell each other of their backends before they connect.
-#include "collectives/group_backends.hpp"
-
 #include <cstdlib>
+#include <string>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <ddp/error.hpp>
 
 #include "base/byte_stream.hpp"
+#include "collectives/backend.hpp"
+#include "collectives/group_backends.hpp"
+#include "unit/kvs/rank_threads.hpp"
 
 namespace ddp::collectives {
 namespace {
@@ -110,4 +113,119 @@ TEST(GroupBackends, RefuseASecondOneThatServesNoCudaTensors) {
 }
 
 }  // namespace
+
+// Loading backends by name: what is found, and the error for each kind of wrong file.
+
+namespace {
+
+using ddp::test::error_of;
+using ::testing::HasSubstr;
+
+class BackendLoader : public ::testing::Test {
+ protected:
+  BackendLoader() { ::setenv("DDP_BACKEND_PATH", TEST_PLUGIN_FOLDER, 1); }
+  ~BackendLoader() override { ::unsetenv("DDP_BACKEND_PATH"); }
+
+  static Error refusal(const std::string& name) {
+    const auto error = error_of([&] { load_backend(name); });
+    if (error) return *error;
+    ADD_FAILURE() << name << " was loaded";
+    return Error{{.code = ErrorCode::aborted}};
+  }
+};
+
+TEST_F(BackendLoader, LoadsAPluginOnce) {
+  const BackendPlugin& plugin = load_backend("test_good");
+  EXPECT_STREQ(plugin.name, "test_good");
+  EXPECT_EQ(plugin.version, kBackendVersion);
+  EXPECT_NE(plugin.create, nullptr);
+  EXPECT_EQ(&load_backend("test_good"), &plugin);
+}
+
+TEST_F(BackendLoader, ABackendThatIsNotThere) {
+  const Error error = refusal("no_such");
+  EXPECT_EQ(error.code(), ErrorCode::unavailable);
+  EXPECT_THAT(error.what(), HasSubstr("'no_such'"));
+  EXPECT_THAT(error.what(), HasSubstr(std::string(TEST_PLUGIN_FOLDER) + "/libddp_no_such.so"));
+  EXPECT_THAT(error.hint(), HasSubstr("DDP_BACKEND_PATH"));
+  EXPECT_THAT(error.hint(), HasSubstr("host (also called cpu or gloo), nccl"));
+  EXPECT_THAT(error.what(), testing::ContainsRegex("/libddp_no_such.so.*; libddp_no_such.so"))
+      << "the folder of one plugin must not hide others";
+}
+
+TEST_F(BackendLoader, WithoutAPathItLooksBesideTheLibraryAndWhereTheLoaderDoes) {
+  ::unsetenv("DDP_BACKEND_PATH");
+  const Error error = refusal("no_such");
+  EXPECT_EQ(error.code(), ErrorCode::unavailable);
+  EXPECT_THAT(error.what(), testing::ContainsRegex("/libddp_no_such.so.*; libddp_no_such.so"));
+}
+
+TEST_F(BackendLoader, NamesThatArePathsAreRefused) {
+  for (const std::string name : {"", "/tmp/x", "../x", "a/b", "NCCL", "a b"}) {
+    EXPECT_EQ(refusal(name).code(), ErrorCode::invalid_argument) << name;
+  }
+}
+
+TEST_F(BackendLoader, ALibraryThatIsNoPlugin) {
+  const Error error = refusal("test_no_symbol");
+  EXPECT_EQ(error.code(), ErrorCode::unavailable);
+  EXPECT_THAT(error.what(), HasSubstr("ddp_backend_plugin"));
+}
+
+TEST_F(BackendLoader, AFileThatIsNoLibrary) {
+  const Error error = refusal("test_text");
+  EXPECT_EQ(error.code(), ErrorCode::unavailable);
+  EXPECT_THAT(error.what(), HasSubstr("libddp_test_text.so"));
+  EXPECT_THAT(error.what(), testing::Not(HasSubstr("; libddp_test_text.so")))
+      << "another of its name must not take its place";
+}
+
+TEST_F(BackendLoader, APluginOfAnotherVersion) {
+  const Error error = refusal("test_other_version");
+  EXPECT_EQ(error.code(), ErrorCode::mismatch);
+  EXPECT_THAT(error.what(), HasSubstr("interface version " + std::to_string(kBackendVersion + 1)));
+  EXPECT_EQ(refusal("test_other_version").code(), ErrorCode::mismatch) << "a failure must not be remembered as success";
+}
+
+TEST_F(BackendLoader, APluginOfAnotherNameThanItsFile) {
+  const Error error = refusal("test_other_name");
+  EXPECT_EQ(error.code(), ErrorCode::mismatch);
+  EXPECT_THAT(error.what(), HasSubstr("'example'"));
+  EXPECT_THAT(error.hint(), HasSubstr("libddp_test_other_name.so"));
+}
+
+TEST_F(BackendLoader, WhatIsBuiltInNeedsNoLibrary) { EXPECT_EQ(&load_backend("local"), &kLocalBackend); }
+
+TEST(LocalBackend, CopiesInputToOutput) {
+  const auto backend = kLocalBackend.create({});
+  EXPECT_TRUE(backend->traits().serves_cpu);
+  EXPECT_FALSE(backend->traits().serves_cuda);
+  const auto outcome = [&](std::span<const Operation> operations) {
+    Request& request = backend->init(operations, ddp::test::soon());
+    request.post();
+    const Outcome result = request.poll();
+    EXPECT_EQ(request.poll(), result);
+    if (result != Outcome::ok) {
+      EXPECT_THAT(request.failure().cause, HasSubstr("with itself"));
+    }
+    request.release();
+    return result;
+  };
+  std::vector<float> from{1, 2, 3};
+  std::vector<float> to(3);
+  std::vector<Operation> operations(2);
+  operations[0].kind = OperationKind::all_gather;
+  operations[0].input = from;
+  operations[0].output = to;
+  EXPECT_EQ(outcome(operations), Outcome::ok);
+  EXPECT_EQ(to, from);
+  operations[0].input = to;
+  EXPECT_EQ(outcome(operations), Outcome::ok) << "in place";
+  EXPECT_EQ(to, from);
+  operations[1].kind = OperationKind::send;
+  EXPECT_EQ(outcome(operations), Outcome::mismatch);
+}
+
+}  // namespace
+
 }  // namespace ddp::collectives

@@ -5,7 +5,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <chrono>
 #include <optional>
 #include <thread>
@@ -35,7 +34,7 @@ class GroupEngineTest : public ::testing::Test {
                          .endpoints = {{}},
                          .channel = nullptr,
                          .peer_timeout = seconds(30)};
-    engine_.emplace(std::move(members), ddp::test::fake_backends(control_), ConnectOptions{}, timeout);
+    engine_ = GroupEngine::make(std::move(members), ddp::test::fake_backends(control_), ConnectOptions{}, timeout);
   }
   Work collective(std::optional<Deadline> deadline = {}) {
     Operation operation;
@@ -51,7 +50,7 @@ class GroupEngineTest : public ::testing::Test {
   }
 
   std::shared_ptr<BackendControl> control_ = std::make_shared<BackendControl>();
-  std::optional<GroupEngine> engine_;
+  std::shared_ptr<GroupEngine> engine_;
 };
 
 TEST_F(GroupEngineTest, CollectivesRunInOrderOneAtATime) {
@@ -81,10 +80,10 @@ TEST_F(GroupEngineTest, CudaTensorsGoToTheSecondOfTwoBackends) {
                        .endpoints = {{}},
                        .channel = nullptr,
                        .peer_timeout = seconds(30)};
-  engine_.emplace(std::move(members), std::move(backends), ConnectOptions{}, seconds(30));
+  engine_ = GroupEngine::make(std::move(members), std::move(backends), ConnectOptions{}, seconds(30));
   ASSERT_NE(engine_->lane_of(DeviceType::cuda), nullptr);
-  EXPECT_EQ(engine_->lane_of(DeviceType::cuda)->carrier.name, "second");
-  EXPECT_EQ(engine_->lane_of(DeviceType::cpu)->carrier.name, "fake");
+  EXPECT_EQ(engine_->lane_of(DeviceType::cuda)->name, "second");
+  EXPECT_EQ(engine_->lane_of(DeviceType::cpu)->name, "fake");
   engine_.reset();
 }
 
@@ -252,19 +251,33 @@ TEST_F(GroupEngineTest, AbortEndsWhatRunsAndWhatComes) {
   ASSERT_TRUE(control_->wait_for("begin all_reduce 1", soon()));
   std::thread waits([&] { EXPECT_TRUE(error_of([&] { works.front().wait(); })); });
   const auto begin = Deadline::Clock::now();
-  engine_->abort("the monitor says so");
+  const Error why{
+      {.code = ErrorCode::peer_lost, .attempted = "watching rank 7", .cause = "its host is gone", .ranks = {7}}};
+  ProcessGroup(engine_).abort(why);
   EXPECT_LT(Deadline::Clock::now() - begin, seconds(10));
   for (const Work& work : works) {
     ASSERT_TRUE(work.done());
     ASSERT_TRUE(work.error());
-    EXPECT_EQ(work.error()->code(), ErrorCode::aborted);
-    EXPECT_THAT(work.error()->what(), HasSubstr("rank 0 aborted it: the monitor says so"));
+    EXPECT_EQ(work.error()->code(), ErrorCode::peer_lost);
+    EXPECT_STREQ(work.error()->what(), why.what());
+    EXPECT_EQ(work.error()->ranks(), std::vector<int>{7});
   }
   waits.join();
   const auto later = error_of([&] { static_cast<void>(collective()); });
   ASSERT_TRUE(later);
-  EXPECT_THAT(later->what(), HasSubstr("rank 0 aborted it"));
-  engine_->abort({});  // once more
+  EXPECT_STREQ(later->what(), why.what());
+  ProcessGroup(engine_).abort("once more");
+  EXPECT_STREQ(error_of([&] { static_cast<void>(collective()); })->what(), why.what());
+}
+
+TEST_F(GroupEngineTest, AbortWithWordsNamesTheRank) {
+  start();
+  ProcessGroup(engine_).abort("the monitor says so");
+  const auto error = error_of([&] { static_cast<void>(collective()); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), ErrorCode::aborted);
+  EXPECT_EQ(error->ranks(), std::vector<int>{0});
+  EXPECT_THAT(error->what(), HasSubstr("rank 0 aborted it: the monitor says so"));
 }
 
 TEST_F(GroupEngineTest, ClosingWithPostedTransfersAbortsThem) {
@@ -291,7 +304,7 @@ class GroupWithASilentMember : public GroupEngineTest {
         .endpoints = {{}, {.rank = 1, .address = "127.0.0.1", .port = base::local_port(silent_.get())}},
         .channel = std::make_shared<world::PeerChannel>("127.0.0.1"),
         .peer_timeout = peer_timeout};
-    engine_.emplace(std::move(members), ddp::test::fake_backends(control_), ConnectOptions{}, seconds(120));
+    engine_ = GroupEngine::make(std::move(members), ddp::test::fake_backends(control_), ConnectOptions{}, seconds(120));
     control_->hold();
   }
   base::UniqueFd silent_ = base::listen_tcp("127.0.0.1");

@@ -1,6 +1,6 @@
 // Survivors agree on one verdict, whatever the order in which messages arrive, and whoever dies meanwhile: in all
 // orders of a small group, and in some thousand of larger ones.
-#include "collectives/verdict_agreement.hpp"
+#include "collectives/failure_detector.hpp"
 
 #include <gtest/gtest.h>
 

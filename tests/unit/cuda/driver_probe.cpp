@@ -6,7 +6,7 @@
 
 #include <ddp/error.hpp>
 
-#include "cuda/device.hpp"
+#include "cuda/context.hpp"
 #include "cuda/driver.hpp"
 
 int main(int argc, char** argv) {

@@ -2,7 +2,7 @@
 #include <atomic>
 #include <memory>
 
-#include "cuda/capture_mode.hpp"
+#include "cuda/stream.hpp"
 #include "unit/cuda/cuda_fixture.hpp"
 
 namespace ddp::cuda {

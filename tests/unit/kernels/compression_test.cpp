@@ -11,7 +11,7 @@
 
 #include <ddp/error.hpp>
 
-#include "unit/kernels/kernels_fixture.hpp"
+#include "unit/kernels/place.hpp"
 
 namespace ddp::kernels {
 namespace {

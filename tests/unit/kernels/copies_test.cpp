@@ -13,7 +13,7 @@
 
 #include "kernels/arguments.hpp"
 #include "kernels/number_formats.hpp"
-#include "unit/kernels/kernels_fixture.hpp"
+#include "unit/kernels/place.hpp"
 
 namespace ddp::kernels {
 namespace {

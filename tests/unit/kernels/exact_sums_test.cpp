@@ -1,5 +1,5 @@
 // Exact sums and means, against integers of 128 bits.
-#include "kernels/exact_sums.hpp"
+#include "kernels/copies.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 
 #include "kernels/arguments.hpp"
 #include "kernels/element.hpp"
-#include "unit/kernels/kernels_fixture.hpp"
+#include "unit/kernels/place.hpp"
 #include "unit/kvs/rank_threads.hpp"
 
 namespace ddp::kernels {

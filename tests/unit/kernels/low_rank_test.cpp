@@ -9,7 +9,7 @@
 #include <random>
 
 #include "kernels/arguments.hpp"
-#include "unit/kernels/kernels_fixture.hpp"
+#include "unit/kernels/place.hpp"
 
 namespace ddp::kernels {
 namespace {

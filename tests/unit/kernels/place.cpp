@@ -3,8 +3,7 @@
 #ifdef DDP_FAKE_CUDA
 #include <array>
 
-#include "cuda/cuda_error.hpp"
-#include "cuda/device.hpp"
+#include "cuda/context.hpp"
 #include "cuda/driver.hpp"
 #include "cuda/memory.hpp"
 #include "cuda/stream.hpp"

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include <gtest/gtest.h>
+
 #include "kernels/executor.hpp"
 
 namespace ddp::kernels {
@@ -62,5 +64,20 @@ class HostPlace final : public Place {
 
 /// "host" or "device"; null where the build or the machine has no such place, with the reason in @p why.
 std::unique_ptr<Place> make_place(const std::string& name, std::string& why);
+
+// Runs a test in each place where kernels run.
+
+class KernelsTest : public testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    std::string why;
+    place_ = make_place(GetParam(), why);
+    if (!place_) GTEST_SKIP() << why;
+  }
+  Place& place() { return *place_; }
+
+ private:
+  std::unique_ptr<Place> place_;
+};
 
 }  // namespace ddp::kernels

@@ -1,5 +1,5 @@
 // Which tensors share a bucket: the known answers of PyTorch's tests, and properties that hold for any input.
-#include "reducer/bucket_plan.hpp"
+#include "reducer/bucket.hpp"
 
 #include <gtest/gtest.h>
 

@@ -9,8 +9,8 @@
 #include <numeric>
 #include <thread>
 
-#include "reducer/bucket_memory.hpp"
-#include "reducer/host_executor.hpp"
+#include "reducer/bucket.hpp"
+#include "reducer/bucket_set.hpp"
 #include "unit/reducer/reducer_fixture.hpp"
 
 namespace ddp {

@@ -4,10 +4,9 @@
 #include <unistd.h>
 
 #include <array>
-#include <numeric>
 #include <thread>
 
-#include "flight/flight_window.hpp"
+#include "flight/flight_view.hpp"
 #include "unit/reducer/reducer_fixture.hpp"
 
 namespace ddp {
@@ -146,7 +145,7 @@ TEST_F(DdpLogTest, TellsWhatWasUnusedAndWhoWasLast) {
 }
 
 TEST_F(DdpLogTest, NobodyIsAStragglerOnADevice) {
-  ProcessGroup alone{std::make_shared<GroupEngine>(
+  ProcessGroup alone{GroupEngine::make(
       collectives::GroupMembers{.name = "alone", .rank = 0, .global_ranks = {0}, .endpoints = {{}}, .channel = nullptr},
       test::fake_backends(control_), collectives::ConnectOptions{}, std::chrono::seconds(60))};
   alignas(64) std::array<std::byte, 64> memory{};

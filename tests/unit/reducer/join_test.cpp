@@ -61,7 +61,7 @@ TEST_F(JoinTest, RefusesOtherGroupsAndReducersWithinAStep) {
   control->effect = twin;
   Reducer elsewhere(
       parameters(),
-      ProcessGroup{std::make_shared<GroupEngine>(
+      ProcessGroup{GroupEngine::make(
           collectives::GroupMembers{
               .name = "other", .rank = 0, .global_ranks = {0, 2}, .endpoints = {{}, {}}, .channel = nullptr},
           test::fake_backends(control), collectives::ConnectOptions{}, std::chrono::seconds(60))});

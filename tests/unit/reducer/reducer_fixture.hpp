@@ -93,7 +93,7 @@ class ReducerTest : public testing::Test {
 
   std::shared_ptr<test::BackendControl> control_ = std::make_shared<test::BackendControl>();
   // Rank 1 has no address: it counts as gone as soon as it is asked.
-  ProcessGroup group_{std::make_shared<GroupEngine>(
+  ProcessGroup group_{GroupEngine::make(
       collectives::GroupMembers{
           .name = "test", .rank = 0, .global_ranks = {0, 1}, .endpoints = {{}, {}}, .channel = nullptr},
       test::fake_backends(control_), collectives::ConnectOptions{}, std::chrono::seconds(60))};

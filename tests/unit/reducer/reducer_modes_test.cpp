@@ -349,7 +349,7 @@ TEST_F(ReducerModes, AnotherGroupGoesOnAfterOneHasFailed) {
   EXPECT_TRUE(error_of([&] { reducer.finalize(); }));
   const auto control = std::make_shared<test::BackendControl>();
   control->effect = twin;
-  reducer.change_group(ProcessGroup{std::make_shared<GroupEngine>(
+  reducer.change_group(ProcessGroup{GroupEngine::make(
       collectives::GroupMembers{
           .name = "other", .rank = 0, .global_ranks = {0, 2}, .endpoints = {{}, {}}, .channel = nullptr},
       test::fake_backends(control), collectives::ConnectOptions{}, std::chrono::seconds(60))});

@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "command/usage_error.hpp"
-#include "reducer/bucket_trace.hpp"
+#include "reducer/bucket_set.hpp"
 #include "trace/merge.hpp"
 #include "trace/options.hpp"
 #include "unit/tools/sample_reports.hpp"

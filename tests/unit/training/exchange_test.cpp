@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "training/joint_action.hpp"
+#include "training/object_collectives.hpp"
 #include "unit/training/thread_groups.hpp"
 
 namespace ddp {

@@ -7,14 +7,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <limits>
 #include <numeric>
 #include <random>
 #include <set>
 #include <vector>
 
 #include "base/byte_stream.hpp"
-#include "training/random_permutation.hpp"
+#include "training/samplers.hpp"
 #include "unit/kvs/rank_threads.hpp"
 
 namespace ddp {

@@ -1,7 +1,6 @@
 // A real group whose ranks are threads of the test.
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <barrier>
 #include <functional>
@@ -42,8 +41,8 @@ inline void run_group(int size, const std::function<void(ProcessGroup&)>& body) 
     backend->connect(addresses, soon(60'000));
     std::vector<collectives::GroupBackend> backends;
     backends.push_back({.name = "host", .backend = std::move(backend)});
-    ProcessGroup group{std::make_shared<collectives::GroupEngine>(
-        std::move(members), std::move(backends), collectives::ConnectOptions{}, std::chrono::seconds(60))};
+    ProcessGroup group{collectives::GroupEngine::make(std::move(members), std::move(backends),
+                                                      collectives::ConnectOptions{}, std::chrono::seconds(60))};
     body(group);
   });
 }

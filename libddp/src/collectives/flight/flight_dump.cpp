@@ -1,10 +1,18 @@
 #include "collectives/flight/flight_dump.hpp"
 
+#include <signal.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <filesystem>
 #include <iterator>
-#include <vector>
+#include <mutex>
+#include <thread>
+#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -12,7 +20,12 @@
 
 #include <ddp/version.hpp>
 
+#include "base/errors.hpp"
+#include "base/files.hpp"
 #include "base/host_name.hpp"
+#include "base/library_thread.hpp"
+#include "base/log.hpp"
+#include "base/unique_fd.hpp"
 
 namespace ddp::collectives {
 namespace {
@@ -225,6 +238,157 @@ std::string to_json(const FlightSnapshot& snapshot, const FlightJob& job, std::s
   }
   text += "\n]}\n";
   return text;
+}
+
+}  // namespace ddp::collectives
+
+namespace ddp {
+namespace collectives {
+namespace {
+
+constexpr std::chrono::seconds kLongestWrite{5};  // fsync may take seconds where the file system is busy
+
+/// Two threads may have a reason at the same time; the file is one.
+std::mutex& one_writer() {
+  static auto& mutex = *new std::mutex;  // never destroyed: abandoned threads may hold it
+  return mutex;
+}
+
+void warn(const std::string& why) { base::log(base::LogLevel::warning, "writing the flight recorder's file: {}", why); }
+
+}  // namespace
+
+std::shared_ptr<FlightGroup> join_flight_recorder(FlightGroupFacts facts) {
+  auto group = FlightRecorder::process().join(std::move(facts));
+  obey_flight_signal(base::Environment::process());
+  return group;
+}
+
+void write_flight_file(const std::string& reason, const Error* failure) noexcept {
+  try {
+    const base::Environment environment = base::Environment::process();
+    const std::string folder = environment.text("DDP_FLIGHT_DIR");
+    if (folder.empty()) return;
+    const FlightSnapshot snapshot = FlightRecorder::process().snapshot();
+    if (snapshot.size == 0) return;
+    const FlightJob job = FlightJob::of(environment);
+    const std::string path = std::filesystem::path(folder) / job.file_name(snapshot.rank);
+    const std::string text = to_json(snapshot, job, reason, failure);
+    const auto written = base::abandonable_call(
+        [path, text] {
+          const std::lock_guard lock(one_writer());
+          base::write_file(base::WholeFile{.path = path, .is_private = true, .last = base::LastLink::refused}, text);
+          return true;
+        },
+        Deadline::after(kLongestWrite));
+    if (!written) warn(fmt::format("'{}' is not written after {} s; it goes on alone", path, kLongestWrite.count()));
+  } catch (const std::exception& error) {
+    warn(error.what());
+  }
+}
+
+void record_failure(FlightGroup& group, const Error& failure) noexcept {
+  if (group.first_failure()) write_flight_file(failure.what(), &failure);
+}
+
+}  // namespace collectives
+
+std::string flight_recorder_json() {
+  return to_json(collectives::FlightRecorder::process().snapshot(),
+                 collectives::FlightJob::of(base::Environment::process()), "requested by the program");
+}
+
+void dump_flight_recorder(const std::string& path) {
+  const std::lock_guard lock(collectives::one_writer());
+  base::write_file(base::WholeFile{.path = path, .is_private = true}, flight_recorder_json());
+}
+
+}  // namespace ddp
+
+namespace ddp::collectives {
+namespace {
+
+constexpr std::array<std::pair<std::string_view, int>, 4> kSignals{
+    {{"USR1", SIGUSR1}, {"USR2", SIGUSR2}, {"HUP", SIGHUP}, {"WINCH", SIGWINCH}}};
+
+std::atomic<int> event{-1};
+std::atomic<pid_t> owner{0};
+
+// Only notes that it was called: nothing else is safe here. A forked child has the handler, but not the thread.
+void note_signal(int) {
+  if (::getpid() != owner.load(std::memory_order_relaxed)) return;
+  const int before = errno;
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const auto written = ::write(event.load(std::memory_order_relaxed), &one, sizeof(one));
+  errno = before;
+}
+
+class SignalledDumps {
+ public:
+  SignalledDumps(std::string name, int number) : name_(std::move(name)), number_(number) {
+    event_.reset(::eventfd(0, EFD_CLOEXEC));
+    if (!event_) throw base::system_error("making an event for DDP_FLIGHT_SIGNAL", errno);
+    event = event_.get();
+    owner = ::getpid();
+    thread_ = base::start_thread([this] { serve(); });
+    struct sigaction handler {};
+    handler.sa_handler = &note_signal;
+    handler.sa_flags = SA_RESTART;
+    sigemptyset(&handler.sa_mask);
+    ::sigaction(number_, &handler, nullptr);
+  }
+  SignalledDumps(const SignalledDumps&) = delete;
+  SignalledDumps& operator=(const SignalledDumps&) = delete;
+  ~SignalledDumps() {
+    ::signal(number_, SIG_IGN);  // one that comes while the process ends must not kill it
+    stopping_ = true;
+    note_signal(number_);
+    thread_.join();
+    event = -1;
+  }
+
+ private:
+  void serve() {
+    for (;;) {
+      std::uint64_t times = 0;
+      if (::read(event_.get(), &times, sizeof(times)) < 0 && errno == EINTR) continue;
+      if (stopping_) return;
+      write_flight_file(fmt::format("SIG{}", name_));
+    }
+  }
+
+  const std::string name_;
+  const int number_;
+  std::atomic<bool> stopping_{false};
+  base::UniqueFd event_;
+  std::thread thread_;
+};
+
+}  // namespace
+
+void obey_flight_signal(const base::Environment& environment) {
+  static std::mutex mutex;
+  static std::unique_ptr<SignalledDumps> dumps;
+  const std::string name = environment.text("DDP_FLIGHT_SIGNAL");
+  const std::lock_guard lock(mutex);
+  if (name.empty() || dumps) return;
+  const auto reject = [&](ErrorCode code, std::string cause, std::string hint) {
+    throw Error{{.code = code,
+                 .attempted = "obeying the environment variable DDP_FLIGHT_SIGNAL",
+                 .cause = std::move(cause),
+                 .hint = std::move(hint)}};
+  };
+  if (environment.text("DDP_FLIGHT_DIR").empty()) {
+    reject(ErrorCode::invalid_argument, "DDP_FLIGHT_DIR is not set", "set DDP_FLIGHT_DIR to a folder for the files");
+  }
+  int number = 0;
+  for (const auto& [word, value] : kSignals) number = word == name ? value : number;
+  struct sigaction current {};
+  ::sigaction(number, nullptr, &current);
+  if ((current.sa_flags & SA_SIGINFO) != 0 || (current.sa_handler != SIG_DFL && current.sa_handler != SIG_IGN)) {
+    reject(ErrorCode::conflict, fmt::format("the program handles SIG{} itself", name), "choose another signal");
+  }
+  dumps = std::make_unique<SignalledDumps>(name, number);
 }
 
 }  // namespace ddp::collectives

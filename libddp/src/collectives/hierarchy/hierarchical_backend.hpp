@@ -20,7 +20,7 @@
 #include <ddp/backend.hpp>
 
 #include "collectives/hierarchy/part.hpp"
-#include "collectives/shm/phase_hook.hpp"
+#include "collectives/shm/segment_layout.hpp"
 
 namespace ddp::collectives::hierarchy {
 
@@ -67,7 +67,8 @@ class HierarchicalBackend final : public Backend {
   /// Whether a stage may start now, as far as other steps are concerned.
   bool has_room(const Stage& stage) const;
   bool run_local_step();
-  /// Of the ranks that a part waited for when a step of @p task timed out: those that did not wait for others.
+  /// The ranks that a part waited for when a step of @p task timed out, without those that waited for others
+  /// themselves.
   std::vector<int> absent(Lane lane, const Task& task, const std::vector<int>& ranks) const;
   /// Notes the first failure; advance() brings about the end.
   void note(Outcome outcome, Failure failure, Lane where);
@@ -75,7 +76,7 @@ class HierarchicalBackend final : public Backend {
   void fail(Outcome outcome, Failure failure, std::optional<Lane> where = {});
   void end_parts(std::optional<Lane> where);
   bool failed() const { return outcome_ != Outcome::running; }
-  /// Of a task after progress().
+  /// For a task after progress().
   Outcome outcome_of(const Task& task) const;
   void drop(Task& task);
   Part& part(Lane lane) { return parts_[static_cast<std::size_t>(lane)]; }
@@ -100,5 +101,70 @@ class HierarchicalBackend final : public Backend {
   std::vector<std::unique_ptr<Collectives>> collectives_;
   std::vector<std::unique_ptr<Messages>> messages_;
 };
+
+// ---- What a hierarchical backend lends its group: started collectives, and sends and receives.
+
+/// Collectives that start as one: their tasks follow one another.
+class HierarchicalBackend::Collectives final : public Request {
+ public:
+  explicit Collectives(HierarchicalBackend& backend) : backend_(backend) {}
+
+  Request& begin(std::span<const Operation> operations, Deadline deadline);
+  bool idle() const { return !used_; }
+
+  void post() noexcept override;
+  Outcome poll() noexcept override;
+  Failure failure() const override { return backend_.failure_; }
+  void release() noexcept override;
+
+ private:
+  HierarchicalBackend& backend_;
+  std::vector<std::unique_ptr<Task>> tasks_;  ///< the first count_ are used
+  std::size_t count_ = 0;
+  bool used_ = false;
+};
+
+/// Sends and receives that start as one: some by the inner part, some by the flat one.
+class HierarchicalBackend::Messages final : public Request {
+ public:
+  explicit Messages(HierarchicalBackend& backend) : backend_(backend) {}
+
+  Request& begin(std::span<const Operation> operations, Deadline deadline);
+  bool idle() const { return !used_; }
+
+  void post() noexcept override;
+  Outcome poll() noexcept override;
+  Failure failure() const override;
+  bool waits(std::size_t operation) const noexcept override;
+  void release() noexcept override;
+  /// Lets the parts see what has come, before they are ended.
+  void look() noexcept;
+
+ private:
+  struct Share {
+    Lane lane;
+    std::vector<Operation> operations{};  ///< with ranks of the part
+    Request* request = nullptr;           ///< null: none, or over
+    std::vector<bool> late{};             ///< by operation: whether it waited when the time ran out
+  };
+  void end(Share& share);
+
+  HierarchicalBackend& backend_;
+  std::array<Share, 2> shares_{Share{.lane = Lane::inner}, Share{.lane = Lane::flat}};
+  /// For each operation: its share, and where in that.
+  std::vector<std::pair<std::size_t, std::size_t>> places_;
+  bool refused_ = false;  ///< the program uses the hierarchy's own tag
+  bool broken_ = false;   ///< a share has failed
+  bool used_ = false;
+};
+
+/// One of @p requests that is not lent, or a new one.
+template <class Each>
+Each& take_idle(std::vector<std::unique_ptr<Each>>& requests, HierarchicalBackend& backend) {
+  for (const auto& each : requests) {
+    if (each->idle()) return *each;
+  }
+  return *requests.emplace_back(std::make_unique<Each>(backend));
+}
 
 }  // namespace ddp::collectives::hierarchy

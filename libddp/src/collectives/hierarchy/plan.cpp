@@ -1,6 +1,7 @@
 #include "collectives/hierarchy/plan.hpp"
 
 #include <algorithm>
+#include <map>
 
 #include "collectives/reduce_kernels.hpp"
 
@@ -55,9 +56,7 @@ std::byte* Job::temporary(std::size_t segment, std::size_t elements) const {
 }
 
 bool Job::divides_before() const { return divisor() != 1 && divides_first(operation_->dtype); }
-
 bool Job::divides_after() const { return divisor() != 1 && !divides_before(); }
-
 double Job::divisor() const { return divisor_of(*operation_, layout_->size()); }
 
 void Job::cut(std::size_t part, std::size_t copies, std::size_t segment_bytes) {
@@ -102,6 +101,19 @@ Operation Job::transfer(OperationKind kind, std::byte* values, std::size_t count
 
 TensorView Job::view(std::byte* values, std::size_t count) const {
   return {values, operation_->dtype, {static_cast<std::int64_t>(count)}};
+}
+
+Layout::Layout(int rank, std::span<const int> labels) : rank_(rank) {
+  std::map<int, int> domains;  // by label
+  for (std::size_t each = 0; each < labels.size(); ++each) {
+    const auto [place, first] = domains.emplace(labels[each], domains.size());
+    if (first) members_.emplace_back();
+    std::vector<int>& members = members_[static_cast<std::size_t>(place->second)];
+    domain_of_.push_back(place->second);
+    index_of_.push_back(static_cast<int>(members.size()));
+    members.push_back(static_cast<int>(each));
+    most_members_ = std::max(most_members_, members.size());
+  }
 }
 
 }  // namespace ddp::collectives::hierarchy

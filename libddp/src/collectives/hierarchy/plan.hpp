@@ -10,13 +10,47 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include <ddp/operation.hpp>
 
-#include "collectives/hierarchy/layout.hpp"
-
 namespace ddp::collectives::hierarchy {
+
+// ---- Which ranks of a group share memory. A domain is a node, or a part of one; its lowest rank leads it. Domains are
+// numbered by their leaders. Ranks of a domain need not be consecutive, nor domains be of one size.
+
+class Layout {
+ public:
+  /// @param labels of all ranks: equal for those in one domain.
+  Layout(int rank, std::span<const int> labels);
+
+  int rank() const noexcept { return rank_; }
+  int size() const noexcept { return static_cast<int>(domain_of_.size()); }
+  int domains() const noexcept { return static_cast<int>(members_.size()); }
+  int domain_of(int rank) const { return domain_of_[static_cast<std::size_t>(rank)]; }
+  /// Position of a rank in its domain.
+  int index_of(int rank) const { return index_of_[static_cast<std::size_t>(rank)]; }
+  /// Ascending.
+  const std::vector<int>& members(int domain) const { return members_[static_cast<std::size_t>(domain)]; }
+  int leader(int domain) const { return members(domain).front(); }
+  std::size_t members_of(int domain) const { return members(domain).size(); }
+  /// For the largest domain.
+  std::size_t most_members() const noexcept { return most_members_; }
+
+  // This rank's.
+  int domain() const { return domain_of(rank_); }
+  int index() const { return index_of(rank_); }
+  std::size_t neighbours() const { return members_of(domain()); }  ///< with itself
+  bool leads() const { return index() == 0; }
+
+ private:
+  int rank_;
+  std::vector<int> domain_of_;
+  std::vector<int> index_of_;
+  std::vector<std::vector<int>> members_;
+  std::size_t most_members_ = 0;
+};
 
 /// Where a stage runs: in a part, or on this rank alone.
 enum class Lane : std::uint8_t { inner, outer, flat, local };
@@ -30,7 +64,7 @@ inline constexpr std::size_t kSlots = 3;
 
 class Job;
 
-/// Of a part: appends the operations to run; none where this rank has nothing to do. Locally: does it.
+/// For a part: appends the operations to run; none where this rank has nothing to do. Locally: does it.
 using Step = void (*)(const Job& job, std::size_t segment, std::vector<Operation>& operations);
 
 struct Stage {
@@ -56,7 +90,6 @@ class Job {
   void plan(const Layout& layout, const Operation& operation, std::size_t segment_bytes);
   /// @param temporary kSlots times slot_bytes().
   void give(std::byte* temporary) { temporary_ = temporary; }
-
   const Layout& layout() const { return *layout_; }
   const Operation& operation() const { return *operation_; }
   std::size_t stages() const { return stage_count_; }
@@ -66,7 +99,6 @@ class Job {
   /// The sequence number of the parts' collectives: made of all that ranks must agree on, so that parts whose ranks
   /// agree on their own step notice when they disagree on the whole, for example on its root.
   std::uint64_t mark() const { return mark_; }
-
   std::size_t element_bytes() const { return element_bytes_; }
   /// What a segment holds of a part of @p total elements.
   Slice slice(std::size_t segment, std::size_t total) const;

@@ -11,10 +11,9 @@
 
 #include "base/env_table.hpp"
 #include "base/log.hpp"
-#include "collectives/cpu_traits.hpp"
+#include "collectives/backend.hpp"
 #include "collectives/hierarchy/hierarchical_backend.hpp"
 #include "collectives/host/rank_address.hpp"
-#include "collectives/shm/memory_budget.hpp"
 #include "collectives/shm/shm_backend.hpp"
 #include "collectives/tcp/tcp_backend.hpp"
 

@@ -8,7 +8,7 @@
 
 #include <ddp/backend.hpp>
 
-#include "collectives/shm/phase_hook.hpp"
+#include "collectives/shm/segment_layout.hpp"
 
 namespace ddp::collectives::host {
 

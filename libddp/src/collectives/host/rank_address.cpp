@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 
 #include "base/byte_stream.hpp"
-#include "collectives/shm/memory_budget.hpp"
 #include "collectives/shm/segment_layout.hpp"
 
 namespace ddp::collectives::host {
@@ -35,7 +34,7 @@ std::vector<int> group(const std::vector<RankAddress>& addresses, const std::vec
   return leaders;
 }
 
-/// Of each leader's domain: the rank that has too little memory left for the domain's segment.
+/// In each leader's domain: the rank that has too little memory left for the domain's segment.
 std::map<int, std::size_t> find_poor(const std::vector<RankAddress>& addresses, const std::vector<int>& leaders) {
   std::map<int, std::size_t> poor;
   for (std::size_t rank = 0; rank < addresses.size(); ++rank) {

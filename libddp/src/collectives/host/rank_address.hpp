@@ -7,7 +7,7 @@
 
 #include <ddp/bytes.hpp>
 
-#include "collectives/shm/endpoint_address.hpp"
+#include "collectives/shm/endpoint.hpp"
 
 namespace ddp::collectives::host {
 

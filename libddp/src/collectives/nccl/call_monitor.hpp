@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -52,6 +53,19 @@ class CallMonitor {
 
  private:
   class Watcher;
+};
+
+// ---- Calls that may wait for a device, each on a thread of its own: who looks after groups would stop to watch their
+// deadlines, behind the very operation that hangs.
+
+/// One per process; not for forked children. Thread-safe.
+class BlockingCalls {
+ public:
+  /// Runs @p call, which does not throw, with captures of other threads left alone. The end of the process waits for
+  /// it, for some seconds. False, and logged: there can be no more threads.
+  static bool start(std::function<void()> call) noexcept;
+  /// Waits until none is under way; true if so by the deadline. Not from one.
+  static bool wait_for_all(Deadline deadline) noexcept;
 };
 
 }  // namespace ddp::collectives::nccl

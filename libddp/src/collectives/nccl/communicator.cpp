@@ -1,12 +1,11 @@
 #include "collectives/nccl/communicator.hpp"
 
-#include <mutex>
 #include <thread>
 #include <utility>
 
 #include "base/library_thread.hpp"
 #include "base/log.hpp"
-#include "cuda/cuda_error.hpp"
+#include "cuda/driver.hpp"
 
 namespace ddp::collectives::nccl {
 namespace {
@@ -117,7 +116,7 @@ void Communicator::finish(Deadline deadline) noexcept {
   if (shared_->ending.exchange(true) || !begun_) {
     if (!begun_) shared_->over = true;
   } else {
-    const auto settle = [&] {
+    const auto until_done = [&] {
       ncclResult_t result = state();
       while (result == ncclInProgress && !deadline.expired()) {
         std::this_thread::sleep_for(std::chrono::microseconds(200));
@@ -125,7 +124,7 @@ void Communicator::finish(Deadline deadline) noexcept {
       }
       return result;
     };
-    ncclResult_t result = settle();
+    ncclResult_t result = until_done();
     if (result == ncclSuccess) {
       const auto finalize = [&] {
         return try_with([&](ncclComm_t comm) { return shared_->library->comm_finalize(comm); });
@@ -135,7 +134,7 @@ void Communicator::finish(Deadline deadline) noexcept {
         std::this_thread::sleep_for(std::chrono::microseconds(200));
       }
       result = begun.value_or(ncclInProgress);
-      if (result == ncclInProgress || result == ncclSuccess) result = settle();
+      if (result == ncclInProgress || result == ncclSuccess) result = until_done();
     }
     const bool quiet = result == ncclSuccess;
     end(shared_, quiet ? &NcclFunctions::comm_destroy : &NcclFunctions::comm_abort,

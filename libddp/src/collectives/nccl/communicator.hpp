@@ -25,7 +25,7 @@ class Communicator {
                std::chrono::milliseconds monitored_after);
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
-  /// What has not ended then goes on without it.
+  /// What has not ended then continues without it.
   ~Communicator();
 
   /// Starts to meet the other ranks.
@@ -44,12 +44,12 @@ class Communicator {
     const ncclComm_t comm = std::atomic_ref(shared_->comm).load();
     return comm == nullptr ? ncclInvalidUsage : use(comm);
   }
-  /// ncclInProgress while an earlier call of it goes on, or another thread's; else whether it is sound.
+  /// ncclInProgress while an earlier call of it continues, or another thread's; else whether it is sound.
   ncclResult_t state();
 
   /// Ends it on a thread of its own, whatever it does. From any thread; never blocks; the first call counts.
   void abort() noexcept;
-  /// Whether nothing of it goes on in NCCL.
+  /// Whether nothing of it continues in NCCL.
   bool over() const noexcept { return shared_->over.load(std::memory_order_acquire); }
   /// Whether it is being ended, and NCCL has not come back from that.
   bool aborting() const noexcept { return shared_->ending.load() && !over(); }

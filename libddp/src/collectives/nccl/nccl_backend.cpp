@@ -15,7 +15,7 @@
 #include "collectives/nccl/device_executor.hpp"
 #include "collectives/nccl/nccl_queue.hpp"
 #include "collectives/nccl/rank_report.hpp"
-#include "cuda/device.hpp"
+#include "cuda/context.hpp"
 #include "cuda/driver.hpp"
 
 namespace ddp::collectives::nccl {

@@ -6,7 +6,7 @@
 namespace ddp::collectives::nccl {
 namespace {
 
-/// Of components: complex numbers are two real ones.
+/// For components: complex numbers are two real ones.
 ncclDataType_t type_of(DType dtype) {
   switch (component_of(dtype)) {
     case DType::float32: return ncclFloat32;

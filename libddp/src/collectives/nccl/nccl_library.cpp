@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <mutex>
-#include <optional>
-#include <string_view>
 #include <type_traits>
 #include <utility>
 

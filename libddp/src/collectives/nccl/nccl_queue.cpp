@@ -1,16 +1,12 @@
 #include "collectives/nccl/nccl_queue.hpp"
 
 #include <algorithm>
-#include <thread>
 
 #include <fmt/format.h>
 
 #include "base/env_table.hpp"
 #include "base/log.hpp"
-#include "collectives/nccl/graph_keeper.hpp"
 #include "collectives/wait_ladder.hpp"
-#include "cuda/capture_mode.hpp"
-#include "cuda/cuda_error.hpp"
 #include "cuda/driver.hpp"
 
 namespace ddp::collectives::nccl {
@@ -108,10 +104,10 @@ void NcclQueue::fail(std::string cause, std::string native) {
 
 void NcclQueue::post(NcclRequest& request) noexcept {
   request.state_ = State::waiting;
-  if (!aborted_ && !failed_) guarded("starting an operation", [&] { enter(request); });
+  if (!aborted_ && !failed_) guarded("starting an operation", [&] { accept(request); });
 }
 
-void NcclQueue::enter(NcclRequest& request) {
+void NcclQueue::accept(NcclRequest& request) {
   const Operation& first = request.operations_.front();
   const auto callers = static_cast<CUstream>(first.stream.handle);
   cuda::CaptureState captured;
@@ -138,7 +134,7 @@ bool NcclQueue::begin() {
 
 /// Takes the communicator and what waits for it as far as they go now.
 void NcclQueue::advance() {
-  GraphKeeper::bury();
+  GraphKeeper::free_unused();
   const ncclResult_t state = communicator_->state();
   if (state == ncclInProgress || aborted_) return;
   if (state != ncclSuccess) return fail(state);
@@ -161,7 +157,7 @@ void NcclQueue::advance() {
 }
 
 /// Whether all ranks are connected, and NCCL has come to the end of what it was given.
-bool NcclQueue::settled() {
+bool NcclQueue::idle() {
   const auto ready = [&] { return connected_ && launching_ == nullptr && waiting_.empty(); };
   if (communicator_->begun() && !ready() && !failed_ && !aborted_) advance();
   return ready() && !failed_ && !aborted_;
@@ -176,7 +172,7 @@ void NcclQueue::call_with_all(const char* what, const std::string& attempted, De
   const auto look = [&] {
     if (result) {
       result = communicator_->state();
-    } else if (begin() && settled()) {
+    } else if (begin() && idle()) {
       result = call();
       // ncclCommSplit and ncclCommWindowRegister return ncclSuccess for what they have only begun
       if (result == ncclSuccess) result = communicator_->state();
@@ -204,7 +200,7 @@ std::shared_ptr<void> NcclQueue::allocate(std::size_t bytes, Deadline deadline, 
       RegisteredMemory::allocate(library_, context_, communicator_, bytes, group_, patience_, deadline, pause);
   try {
     call_with_all("registering memory", fmt::format("allocating {} bytes for group '{}'", bytes, group_), deadline,
-                  pause, [&] { return memory->enter(registration_); });
+                  pause, [&] { return memory->register_as(registration_); });
   } catch (const Error&) {
     memory->keep_if_pending();
     throw;
@@ -251,10 +247,10 @@ void NcclQueue::launched(NcclRequest& request) {
 /// Into the graph that the caller's stream is captured into. Its events are the graph's and tell nothing here, so the
 /// operation is over for the group, while the graph keeps its memory.
 void NcclQueue::capture(NcclRequest& request, const cuda::CaptureState& capture) {
-  // Here is no pause for other operations of the group: the caller goes on capturing when this returns. The ranks have
-  // met already, unless DDP_NCCL_CONNECT=lazy leaves that to this operation.
-  while (!settled() && !failed_ && !aborted_ && !request.deadline_.expired()) WaitLadder::relax();
-  if (!settled()) {
+  // There is no pause for other operations of the group here: the caller continues capturing when this returns. The
+  // ranks have met already, unless DDP_NCCL_CONNECT=lazy leaves that to this operation.
+  while (!idle() && !failed_ && !aborted_ && !request.deadline_.expired()) WaitLadder::relax();
+  if (!idle()) {
     if (failed_ || aborted_) return;
     return fail("an operation is captured into a graph before the group's communicator is ready; run one first", {});
   }
@@ -391,7 +387,7 @@ void NcclQueue::close(Deadline deadline) noexcept {
   CUresult code = CUDA_SUCCESS;
   const cuda::ContextScope context(*context_, code);
   communicator_->finish(deadline);
-  GraphKeeper::bury();
+  GraphKeeper::free_unused();
 }
 
 }  // namespace ddp::collectives::nccl

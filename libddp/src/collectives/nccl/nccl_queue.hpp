@@ -16,7 +16,6 @@
 #include "collectives/nccl/communicator.hpp"
 #include "collectives/nccl/nccl_calls.hpp"
 #include "collectives/nccl/registered_memory.hpp"
-#include "cuda/event.hpp"
 #include "cuda/memory.hpp"
 #include "cuda/stream.hpp"
 
@@ -89,10 +88,10 @@ class NcclQueue {
  private:
   using State = NcclRequest::State;
 
-  void enter(NcclRequest& request);
+  void accept(NcclRequest& request);
   void advance();
   bool begin();
-  bool settled();
+  bool idle();
   template <class Call>
   void call_with_all(const char* what, const std::string& attempted, Deadline deadline, const Backend::Pause& pause,
                      Call&& call);

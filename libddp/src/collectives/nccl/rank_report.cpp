@@ -8,7 +8,6 @@
 
 #include "base/byte_stream.hpp"
 #include "base/log.hpp"
-#include "collectives/nccl/nccl_library.hpp"
 #include "cuda/driver.hpp"
 
 namespace ddp::collectives::nccl {

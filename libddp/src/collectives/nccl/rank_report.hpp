@@ -9,7 +9,7 @@
 #include <ddp/bytes.hpp>
 #include <ddp/error.hpp>
 
-#include "collectives/nccl/nccl_abi.hpp"
+#include "collectives/nccl/nccl_library.hpp"
 
 namespace ddp::collectives::nccl {
 

@@ -3,18 +3,18 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <deque>
 #include <future>
+#include <mutex>
 #include <thread>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include <ddp/error.hpp>
 
 #include "base/log.hpp"
-#include "collectives/nccl/blocking_calls.hpp"
-#include "cuda/cuda_error.hpp"
-#include "cuda/driver.hpp"
-#include "cuda/stream.hpp"
+#include "collectives/nccl/call_monitor.hpp"
 
 namespace ddp::collectives::nccl {
 namespace {
@@ -109,7 +109,7 @@ void RegisteredMemory::clear() {
   cuda::check(cuda::driver().stream_synchronize(stream.get()), "clearing memory");
 }
 
-std::optional<ncclResult_t> RegisteredMemory::enter(Registration how) {
+std::optional<ncclResult_t> RegisteredMemory::register_as(Registration how) {
   return communicator_->try_with([&](ncclComm_t comm) {
     if (how == Registration::window && library_->comm_window_register != nullptr) {
       pending_ = true;  // whatever it returns: the window is made later
@@ -194,6 +194,107 @@ bool RegisteredMemory::leave() noexcept {
     pause_briefly();
   }
   return false;
+}
+
+namespace {
+
+struct Keeping {
+  std::shared_ptr<const void> memory;
+  cuda::ContextPtr context;
+  cuda::Event over;
+};
+
+struct Keepings {
+  std::mutex mutex;
+  std::deque<Keeping> waiting;
+  bool served = false;  ///< a thread looks after them
+};
+
+/// Never destroyed: threads may come back from the driver when the process ends.
+Keepings& keepings() {
+  static auto& instance = *new Keepings;
+  return instance;
+}
+
+void wait_for_all() {
+  Keepings& all = keepings();
+  for (;;) {
+    Keeping next;
+    {
+      const std::lock_guard lock(all.mutex);
+      if (all.waiting.empty()) {
+        all.served = false;
+        return;
+      }
+      next = std::move(all.waiting.front());
+      all.waiting.pop_front();
+    }
+    CUresult code = CUDA_SUCCESS;
+    const cuda::ContextScope scope(*next.context, code);
+    // a device that has failed uses it no more
+    if (code == CUDA_SUCCESS) static_cast<void>(cuda::driver().event_synchronize(next.over.get()));
+  }
+}
+
+}  // namespace
+
+void KeptMemory::until(std::shared_ptr<const void> memory, cuda::ContextPtr context, cuda::Event over) noexcept {
+  Keepings& all = keepings();
+  {
+    const std::lock_guard lock(all.mutex);
+    all.waiting.push_back({.memory = std::move(memory), .context = std::move(context), .over = std::move(over)});
+    if (std::exchange(all.served, true)) return;
+  }
+  if (BlockingCalls::start(wait_for_all)) return;
+  const std::lock_guard lock(all.mutex);
+  all.served = false;  // the next one starts a thread for this one, too
+}
+
+namespace {
+
+struct Kept {
+  std::unique_ptr<GraphKeeper::Owners> owners;
+  Kept* next = nullptr;
+};
+
+std::atomic<Kept*> dead{nullptr};
+
+/// On a thread of the driver.
+void graph_is_gone(void* kept) {
+  auto* const mine = static_cast<Kept*>(kept);
+  mine->next = dead.load();
+  while (!dead.compare_exchange_weak(mine->next, mine)) {
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<GraphKeeper::Owners> GraphKeeper::owners_of(std::span<const Operation> operations) {
+  auto owners = std::make_unique<Owners>();
+  for (const Operation& operation : operations) {
+    if (operation.keep_alive) owners->push_back(operation.keep_alive);
+  }
+  return owners;
+}
+
+void GraphKeeper::keep(CUgraph graph, std::span<const Operation> operations) {
+  auto kept = std::make_unique<Kept>(Kept{.owners = owners_of(operations), .next = nullptr});
+  if (kept->owners->empty()) return;
+  CUuserObject object = nullptr;
+  cuda::check(
+      cuda::driver().user_object_create(&object, kept.get(), graph_is_gone, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC),
+      "keeping memory for a graph");
+  static_cast<void>(kept.release());  // the object's
+  const CUresult code = cuda::driver().graph_retain_user_object(graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE);
+  if (code != CUDA_SUCCESS) cuda::log_failure(cuda::driver().user_object_release(object, 1), "releasing a user object");
+  cuda::check(code, "keeping memory for a graph");
+}
+
+void GraphKeeper::free_unused() noexcept {
+  Kept* next = dead.load(std::memory_order_relaxed) == nullptr ? nullptr : dead.exchange(nullptr);
+  while (next != nullptr) {
+    const std::unique_ptr<Kept> kept(std::exchange(next, next->next));
+  }
 }
 
 }  // namespace ddp::collectives::nccl

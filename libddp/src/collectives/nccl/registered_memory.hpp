@@ -7,12 +7,17 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <vector>
 
 #include <ddp/backend.hpp>
+#include <ddp/operation.hpp>
 
 #include "collectives/nccl/communicator.hpp"
+#include "cuda/driver.hpp"
 #include "cuda/memory.hpp"
+#include "cuda/stream.hpp"
 
 namespace ddp::collectives::nccl {
 
@@ -39,8 +44,9 @@ class RegisteredMemory {
   void* pointer() const noexcept { return memory_; }
   /// Tells the communicator, which is not in progress. Once; what the library has not is left out. It is known when
   /// the communicator is not in progress any more, whatever this has returned. As Communicator::try_with.
-  std::optional<ncclResult_t> enter(Registration how);
-  /// If enter() has begun a window, and all ranks will not come: NCCL may write into it at any time. Never freed then.
+  std::optional<ncclResult_t> register_as(Registration how);
+  /// If register_as() has begun a window, and all ranks will not come: NCCL may write into it at any time. Never freed
+  /// then.
   void keep_if_pending() noexcept { kept_ = pending_; }
 
  private:
@@ -51,7 +57,7 @@ class RegisteredMemory {
   void obtain(Deadline deadline);
   void obtain();
   void clear();
-  /// Of the last owner.
+  /// Runs for the last owner.
   static void release(RegisteredMemory* memory) noexcept;
   static void keep_for_ever(RegisteredMemory* memory) noexcept;
   /// False if it must not be freed.
@@ -72,6 +78,30 @@ class RegisteredMemory {
   bool pending_ = false;  ///< a window was asked for
   bool kept_ = false;
   RegisteredMemory* next_ = nullptr;  ///< of what is kept for ever
+};
+
+// ---- Memory that a device still uses when its last owner goes.
+
+/// One per process; not for forked children. Thread-safe.
+class KeptMemory {
+ public:
+  /// Owns @p memory until @p over, which has been recorded, is completed. Threads of the library's wait for it.
+  static void until(std::shared_ptr<const void> memory, cuda::ContextPtr context, cuda::Event over) noexcept;
+};
+
+// ---- Memory of operations that were captured into a CUDA graph: the graph may launch them until it is destroyed.
+
+class GraphKeeper {
+ public:
+  using Owners = std::vector<std::shared_ptr<const void>>;
+
+  /// Owners of the memory of @p operations, for one who keeps them.
+  static std::unique_ptr<Owners> owners_of(std::span<const Operation> operations);
+  /// Keeps the owners for as long as @p graph and what is instantiated from it. Throws Error.
+  static void keep(CUgraph graph, std::span<const Operation> operations);
+  /// Lets go of what graphs have kept that are gone. Their destruction itself must not: it may not call CUDA, which
+  /// owners of device memory do.
+  static void free_unused() noexcept;
 };
 
 }  // namespace ddp::collectives::nccl

@@ -4,9 +4,6 @@
 #include <map>
 #include <numeric>
 
-#include "collectives/reduce_kernels.hpp"
-#include "collectives/shm/copy_bytes.hpp"
-
 namespace ddp::collectives::shm {
 namespace {
 

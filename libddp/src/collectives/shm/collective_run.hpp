@@ -11,7 +11,7 @@
 #include <ddp/operation.hpp>
 
 #include "collectives/reduce_kernels.hpp"
-#include "collectives/shm/phase_hook.hpp"
+#include "collectives/shm/segment_layout.hpp"
 #include "collectives/shm/step_board.hpp"
 
 namespace ddp::collectives::shm {

@@ -1,10 +1,37 @@
 // A rank's socket for those with whom it may share memory. It exists before anybody knows who they are.
 #pragma once
 
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include <ddp/bytes.hpp>
+
 #include "base/unique_fd.hpp"
-#include "collectives/shm/endpoint_address.hpp"
 
 namespace ddp::collectives::shm {
+
+// ---- What a rank says about itself so that others can share memory with it: where and when they can, how they reach
+// its socket, and what they prove to it.
+
+using Secret = std::array<std::byte, 16>;
+
+struct EndpointAddress {
+  Secret boot_id{};                     ///< of the running kernel
+  std::uint64_t network_namespace = 0;  ///< inode: abstract sockets are reached within one only
+  std::uint32_t user = 0;               ///< effective uid
+  Secret name{};                        ///< of the socket, in the abstract namespace
+  Secret token{};                       ///< proves to the leader that somebody belongs to the group
+  Secret proof{};                       ///< proves the leader to the others
+  std::string refusal;  ///< why this rank cannot share memory at all; empty if it can; at most 200 bytes
+
+  Bytes pack() const;
+  /// Throws Error(protocol) for bytes that are no address.
+  static EndpointAddress parse(const Bytes& bytes);
+};
+
+/// Why ranks with these addresses cannot share memory; empty if they can.
+std::string why_not_shared(const EndpointAddress& a, const EndpointAddress& b);
 
 class Endpoint {
  public:

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "collectives/shm/endpoint_address.hpp"
+#include "collectives/shm/endpoint.hpp"
 #include "collectives/shm/segment_layout.hpp"
 
 namespace ddp::collectives::shm {

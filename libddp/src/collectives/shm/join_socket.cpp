@@ -39,7 +39,7 @@ Received receive(int socket, JoinMessage& message, base::UniqueFd* file) {
     header.msg_controllen = control.size();
   }
   ssize_t size = ::recvmsg(socket, &header, MSG_CMSG_CLOEXEC);
-  // Of a side that has closed without reading everything, Linux reports the reset before what it had sent.
+  // For a side that has closed without reading everything, Linux reports the reset before what it had sent.
   if (size < 0 && errno == ECONNRESET) size = ::recvmsg(socket, &header, MSG_CMSG_CLOEXEC);
   if (size < 0) return errno == EAGAIN || errno == EINTR ? Received::nothing : Received::closed;
   if (size == 0) return Received::closed;

@@ -4,11 +4,9 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <deque>
-#include <optional>
 #include <thread>
 
 #include <fmt/format.h>
@@ -16,7 +14,6 @@
 #include "base/errors.hpp"
 #include "base/socket.hpp"
 #include "collectives/shm/join_socket.hpp"
-#include "collectives/shm/memory_budget.hpp"
 
 namespace ddp::collectives::shm {
 namespace {

@@ -9,7 +9,7 @@
 #include <ddp/deadline.hpp>
 
 #include "collectives/shm/endpoint.hpp"
-#include "collectives/shm/phase_hook.hpp"
+#include "collectives/shm/segment_layout.hpp"
 #include "collectives/shm/shared_segment.hpp"
 
 namespace ddp::collectives::shm {

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <string>
+#include <vector>
 
 #include "base/unique_fd.hpp"
 #include "collectives/shm/segment_layout.hpp"
@@ -46,5 +47,30 @@ class SharedSegment {
 
 /// A number that no other process has; forked children have another.
 std::uint64_t process_number();
+
+// ---- Which ranks of a group are gone: their processes have ended, or they have closed the group while nothing had
+// failed.
+
+class LifeWatch {
+ public:
+  LifeWatch(const SharedSegment& segment, int rank) : segment_(segment), rank_(rank) {}
+
+  /// This rank takes part from now on.
+  void announce();
+  /// This rank leaves for good; @p state: closed or resigned. Does nothing in a forked child, and the second time.
+  void withdraw(RankState state) noexcept;
+
+  /// The ranks whose processes have ended without closing the group. A system call a rank.
+  std::vector<int> dead() const;
+  /// Those of @p ranks that are gone in either way.
+  std::vector<int> gone(const std::vector<int>& ranks) const;
+
+ private:
+  bool has_died(int rank) const;
+  bool has_closed(int rank) const;
+
+  const SharedSegment& segment_;
+  int rank_;
+};
 
 }  // namespace ddp::collectives::shm

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <deque>
 #include <iterator>
 #include <optional>
 #include <utility>
@@ -12,9 +11,8 @@
 
 #include <ddp/error.hpp>
 
-#include "collectives/cpu_traits.hpp"
+#include "collectives/backend.hpp"
 #include "collectives/shm/segment_rendezvous.hpp"
-#include "collectives/shm/shm_group.hpp"
 
 namespace ddp::collectives::shm {
 namespace {
@@ -201,10 +199,10 @@ Outcome ShmBackend::poll(ShmRequest& request) noexcept {
     return request.outcome_;
   }
   // Before the look at the operations: what others have left behind may be enough for them.
-  const bool spoken = group_->verdict.spoken();
+  const bool failed = group_->verdict.has_failure();
   if (advance()) {
     waiting_since_.reset();
-  } else if (spoken) {
+  } else if (failed) {
     follow_verdict();
   } else if (request.outcome_ == Outcome::running) {
     awaits_room_.store(group_->run.waits_for_room(), std::memory_order_relaxed);
@@ -259,8 +257,8 @@ bool ShmBackend::advance_transfers() {
   };
   transfers_.erase(std::remove_if(transfers_.begin(), transfers_.end(), over), transfers_.end());
   if (!differs) return moved;
-  group_->verdict.speak(
-      {.cause = VerdictCause::message, .ranks = {std::min(*differs, config_.rank), std::max(*differs, config_.rank)}});
+  group_->verdict.publish(
+      {.cause = FailureCause::message, .ranks = {std::min(*differs, config_.rank), std::max(*differs, config_.rank)}});
   follow_verdict();
   return true;
 }
@@ -277,7 +275,7 @@ void ShmBackend::look_around(const ShmRequest& request) {
   if (mismatch_) {
     const std::vector<int> ranks = group_->run.differing(now - *waiting_since_ > kMismatchWait);
     if (!ranks.empty()) {
-      group_->verdict.speak({.cause = VerdictCause::mismatch, .ranks = ranks});
+      group_->verdict.publish({.cause = FailureCause::mismatch, .ranks = ranks});
       group_->bell.ring();
       return follow_verdict();
     }
@@ -315,22 +313,22 @@ void ShmBackend::check_lives() {
   lost.insert(lost.end(), dead.begin(), dead.end());
   std::sort(lost.begin(), lost.end());
   lost.erase(std::unique(lost.begin(), lost.end()), lost.end());
-  group_->verdict.speak({.cause = VerdictCause::death, .ranks = std::move(lost)});
+  group_->verdict.publish({.cause = FailureCause::death, .ranks = std::move(lost)});
   group_->bell.ring();
   follow_verdict();
 }
 
 void ShmBackend::follow_verdict() {
-  Verdict verdict = group_->verdict.read();
+  SharedFailure verdict = group_->verdict.read();
   const std::string ranks = format_ranks(verdict.ranks);
-  if (verdict.cause == VerdictCause::mismatch) {
+  if (verdict.cause == FailureCause::mismatch) {
     const std::string own =
         collectives_.empty() ? "" : "; here: " + collectives_.front()->operations_.front().description();
     return end_all(
         Outcome::mismatch,
         {std::move(verdict.ranks), fmt::format("{} called another operation than the others{}", ranks, own), {}});
   }
-  if (verdict.cause == VerdictCause::message) {
+  if (verdict.cause == FailureCause::message) {
     const bool own = verdict.author == config_.rank;
     std::optional<UnfitMessage> message;
     for (const PeerTransfers& transfers : group_->transfers) {

@@ -41,7 +41,7 @@ class Context {
   /// Takes the collectives as far as they go now. @return whether anything moved.
   bool advance();
   bool is_done(Ticket ticket) const noexcept { return static_cast<std::int64_t>(finished_ - ticket) >= 0; }
-  /// Of the one that runs: whose messages are missing, as ranks here.
+  /// For the one that runs: whose messages are missing, as ranks here.
   std::vector<int> awaited() const;
 
   struct Found {

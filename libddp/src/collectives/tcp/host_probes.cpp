@@ -23,7 +23,7 @@ void HostProbes::probe(int socket) const {
 }
 
 /// The host may have closed the connection in favour of others without this one learning of it, when the reset was
-/// lost: a probe asks. Of a listener that had no room, the kernel's questions would soon be a minute apart: a new
+/// lost: a probe asks. For a listener that had no room, the kernel's questions would soon be a minute apart: a new
 /// attempt asks at once.
 void HostProbes::attempt(int socket) const {
   constexpr int kSynRetries = 2;    // 7 s in all

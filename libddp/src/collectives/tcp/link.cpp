@@ -17,8 +17,8 @@ namespace {
 // One call moves at most so much, so that a poll takes no longer than it may.
 constexpr std::size_t kMovedAtOnceBytes = 512 * 1024;
 constexpr std::size_t kPartsAtOnce = 16;
-// Of one call to the kernel. In a collective this side mostly receives, too: what has come meanwhile should still be in
-// the cache when it is read.
+// Bytes of one call to the kernel. In a collective this side mostly receives, too: what has come meanwhile should still
+// be in the cache when it is read.
 constexpr std::size_t kBatchBytes = 128 * 1024;
 constexpr std::size_t kCollectiveFrameBytes = 256 * 1024;
 

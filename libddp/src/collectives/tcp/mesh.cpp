@@ -26,7 +26,7 @@ constexpr std::size_t kFew = 8;
 // Every so many calls all descriptors are looked at: the end of a rank that nothing is expected from shows there.
 constexpr unsigned kLookEvery = 64;
 // How long what other ranks go on sending may keep this one from giving up when one is lost.
-constexpr std::chrono::milliseconds kSettle{200};
+constexpr std::chrono::milliseconds kDrain{200};
 
 constexpr std::uint64_t kAdmissionTag = std::uint64_t{1} << 32U;
 constexpr std::uint64_t kWakeTag = std::uint64_t{2} << 32U;
@@ -84,12 +84,12 @@ Context& TcpMesh::open_context(std::uint16_t number, std::vector<int> members) {
 
 bool TcpMesh::progress() {
   const bool moved = move();
-  if (trouble_) settle();
+  if (trouble_) drain();
   return moved;
 }
 
-void TcpMesh::settle() {
-  const Deadline enough = Deadline::after(kSettle);
+void TcpMesh::drain() {
+  const Deadline enough = Deadline::after(kDrain);
   for (bool moved = true; moved && !enough.expired() && !aborted();) {
     moved = sweep();
     const std::vector<Peer*> open = open_;  // each end changes the list
@@ -175,7 +175,7 @@ void TcpMesh::abort() noexcept {
 Link* TcpMesh::link(int rank) {
   Peer& peer = need(rank);
   if (peer.state == Peer::State::opening || peer.state == Peer::State::open) return &peer.link;
-  if (peer.state == Peer::State::left) lose(peer, fmt::format("rank {} has left the group", rank), {});
+  if (peer.state == Peer::State::left) mark_lost(peer, fmt::format("rank {} has left the group", rank), {});
   return nullptr;
 }
 
@@ -204,7 +204,7 @@ bool TcpMesh::lingers() const {
   if (!failure_ || failure_->outcome == Outcome::timeout) return false;
   const auto untold = [](const Peer* peer) { return peer->link.sends(); };
   return (!opening_.empty() && !linger_until_.expired()) ||
-         (std::any_of(open_.begin(), open_.end(), untold) && !tell_until_.expired());
+         (std::any_of(open_.begin(), open_.end(), untold) && !notify_until_.expired());
 }
 
 Placement TcpMesh::place(int rank, const Frame& frame) {

@@ -124,15 +124,15 @@ class TcpMesh final : private LinkOwner {
   Peer& need(int rank);
   bool move();
   bool sweep();
-  void settle();
+  void drain();
   void admit();
   void advance_opening();
   void open(Peer& peer, base::UniqueFd socket);
   /// @param culprit the rank to be named; without one, the peer.
-  void lose(Peer& peer, std::string cause, std::string native, std::optional<int> culprit = {});
+  void mark_lost(Peer& peer, std::string cause, std::string native, std::optional<int> culprit = {});
   void fail(MeshFailure failure, int counterpart);
   void conclude();
-  void tell(Peer& peer);
+  void notify(Peer& peer);
   void watch(Link& link);
 
   MeshConfig config_;
@@ -150,7 +150,7 @@ class TcpMesh final : private LinkOwner {
   std::optional<MeshFailure> failure_;
   int counterpart_ = -1;  // of a mismatch
   Deadline linger_until_ = Deadline::after(std::chrono::seconds(0));
-  Deadline tell_until_ = linger_until_;
+  Deadline notify_until_ = linger_until_;
   unsigned calls_ = 0;  // of progress
   std::atomic<bool> aborted_{false};
   std::atomic<bool> look_{true};  // something has happened on a descriptor

@@ -21,10 +21,10 @@ namespace {
 // that is slow to answer is not asked ever again, and who dies is missed within a second all the same.
 constexpr int kLongestWait = 4;
 constexpr std::chrono::milliseconds kBetweenAttempts{20};
-// How long a failed rank goes on answering those that it has not been connected with.
+// How long a failed rank continues answering those that it has not been connected with.
 constexpr std::chrono::milliseconds kLinger{500};
 // How long it waits for a rank whose socket is full, with what both were doing, to read on.
-constexpr std::chrono::seconds kTell{2};
+constexpr std::chrono::seconds kNotify{2};
 
 }  // namespace
 
@@ -86,18 +86,18 @@ void TcpMesh::advance_opening() {
         peer.wait_for_lower = std::min(2 * peer.wait_for_lower, kLongestWait * config_.wait_for_lower);
         break;
       case Outbound::State::gone:
-        lose(peer, fmt::format("rank {} has ended, or left the group: {}", rank, outbound->problem()),
-             error == 0 ? "" : base::errno_name(error));
+        mark_lost(peer, fmt::format("rank {} has ended, or left the group: {}", rank, outbound->problem()),
+                  error == 0 ? "" : base::errno_name(error));
         break;
       case Outbound::State::no_socket:
         peer.problem = outbound->problem();
         peer.next_attempt = Deadline::after(kBetweenAttempts);
         if (!peer.give_up || !peer.give_up->expired()) break;
-        lose(peer,
-             fmt::format("rank {} has no socket for its connection to rank {}: {}; raise the limit of open files "
-                         "(ulimit -n), which may be the host's",
-                         config_.rank, rank, peer.problem),
-             base::errno_name(error), config_.rank);
+        mark_lost(peer,
+                  fmt::format("rank {} has no socket for its connection to rank {}: {}; raise the limit of open files "
+                              "(ulimit -n), which may be the host's",
+                              config_.rank, rank, peer.problem),
+                  base::errno_name(error), config_.rank);
         break;
       case Outbound::State::broken:
         peer.problem = outbound->problem();
@@ -105,10 +105,10 @@ void TcpMesh::advance_opening() {
         if (!peer.give_up || !peer.give_up->expired()) break;
         [[fallthrough]];
       case Outbound::State::pending:
-        lose(peer,
-             fmt::format("rank {} at {} cannot be reached: {}", rank, identity_->record(rank).address,
-                         peer.problem.empty() ? "no answer" : peer.problem),
-             base::errno_name(error == 0 ? ETIMEDOUT : error));
+        mark_lost(peer,
+                  fmt::format("rank {} at {} cannot be reached: {}", rank, identity_->record(rank).address,
+                              peer.problem.empty() ? "no answer" : peer.problem),
+                  base::errno_name(error == 0 ? ETIMEDOUT : error));
         break;
     }
   }
@@ -123,7 +123,7 @@ void TcpMesh::open(Peer& peer, base::UniqueFd socket) {
   open_.push_back(&peer);
   if (failure_) {
     peer.link.drop();
-    tell(peer);
+    notify(peer);
   }
   watch(peer.link);
   peer.link.flush();
@@ -139,19 +139,20 @@ void TcpMesh::ended(int rank, int error, bool garbage) {
   if (peer.said_goodbye && !garbage) {
     peer.state = Peer::State::left;
     const bool awaited = peer.link.expected() != nullptr || peer.link.transfers_due != 0 || peer.link.sends();
-    if (awaited) lose(peer, fmt::format("rank {} has left the group", rank), {});
+    if (awaited) mark_lost(peer, fmt::format("rank {} has left the group", rank), {});
   } else if (garbage) {
-    lose(peer, fmt::format("rank {} sent what is no frame; do all ranks run the same version of libddp?", rank), {});
+    mark_lost(peer, fmt::format("rank {} sent what is no frame; do all ranks run the same version of libddp?", rank),
+              {});
   } else {
-    lose(peer,
-         fmt::format("the connection to rank {} {}", rank,
-                     error == 0 ? "was closed by its end" : "broke: " + base::errno_text(error)),
-         error == 0 ? "" : base::errno_name(error));
+    mark_lost(peer,
+              fmt::format("the connection to rank {} {}", rank,
+                          error == 0 ? "was closed by its end" : "broke: " + base::errno_text(error)),
+              error == 0 ? "" : base::errno_name(error));
   }
   peer.link.close();
 }
 
-void TcpMesh::lose(Peer& peer, std::string cause, std::string native, std::optional<int> culprit) {
+void TcpMesh::mark_lost(Peer& peer, std::string cause, std::string native, std::optional<int> culprit) {
   std::erase(opening_, &peer);
   peer.state = Peer::State::lost;
   fail({.outcome = Outcome::peers_failed,
@@ -167,7 +168,7 @@ void TcpMesh::fail_mismatch(int rank, std::string cause, std::optional<UnfitMess
 
 void TcpMesh::report(std::vector<int> ranks, std::string cause) {
   fail({.outcome = Outcome::peers_failed, .ranks = std::move(ranks), .cause = std::move(cause)}, -1);
-  if (trouble_) settle();
+  if (trouble_) drain();
 }
 
 void TcpMesh::give_up(Outcome outcome, std::vector<int> ranks, std::string cause) {
@@ -189,17 +190,17 @@ void TcpMesh::fail(MeshFailure failure, int counterpart) {
 void TcpMesh::conclude() {
   failure_ = std::exchange(trouble_, std::nullopt);
   linger_until_ = Deadline::after(kLinger);
-  tell_until_ = Deadline::after(kTell);
+  notify_until_ = Deadline::after(kNotify);
   for (auto& peer : peers_) {
     if (!peer) continue;
     peer->link.drop();
     peer->current = nullptr;
-    if (peer->state == Peer::State::open) tell(*peer);
+    if (peer->state == Peer::State::open) notify(*peer);
   }
 }
 
 /// The other rank of a mismatch is told of this one, all others of both.
-void TcpMesh::tell(Peer& peer) {
+void TcpMesh::notify(Peer& peer) {
   if (failure_->outcome != Outcome::peers_failed && failure_->outcome != Outcome::mismatch) return;
   FailureNotice notice{.outcome = failure_->outcome, .ranks = failure_->ranks, .cause = failure_->cause};
   if (counterpart_ >= 0) {

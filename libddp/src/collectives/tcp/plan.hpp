@@ -12,7 +12,7 @@
 #include <ddp/operation.hpp>
 
 #include "collectives/reduce_kernels.hpp"
-#include "collectives/tcp/message.hpp"
+#include "collectives/tcp/link.hpp"
 
 namespace ddp::collectives::tcp {
 

@@ -11,7 +11,7 @@
 #include <ddp/error.hpp>
 
 #include "base/env_table.hpp"
-#include "collectives/cpu_traits.hpp"
+#include "collectives/backend.hpp"
 #include "collectives/tcp/context.hpp"
 
 namespace ddp::collectives::tcp {
@@ -179,7 +179,7 @@ Outcome TcpRequest::time_out() {
   std::string cause = "the deadline passed";
   if (!awaited.empty()) cause += fmt::format("; nothing has come from {}", format_ranks(awaited));
   cause += mesh.missing();
-  // Of more than two ranks of a collective, the one that this rank waits for may itself wait for another.
+  // In a collective of more than two ranks, the one that this rank waits for may itself wait for another.
   const bool sure = transfers_ ? operations_.size() == 1 : context.size() == 2;
   if (!sure) awaited.clear();
   std::vector<int> in_mesh;

@@ -18,7 +18,7 @@ std::unique_ptr<Backend> make_backend(const BackendConfig& config, std::uint64_t
 std::shared_ptr<TcpMesh> make_mesh(const BackendConfig& config, std::uint64_t first_ordinal = 0);
 
 /// Among @p members of a mesh, as TcpMesh::open_context. Its address() is empty; connect() is not called; abort() and
-/// close() are the mesh's, and so is whoever is named in a failure, but as ranks in @p members. All backends of a mesh
+/// close() are the mesh's, and so are ranks named in a failure, but as ranks in @p members. All backends of a mesh
 /// are called from one thread at a time, together.
 std::unique_ptr<Backend> make_backend(std::shared_ptr<TcpMesh> mesh, std::uint16_t context, std::vector<int> members);
 

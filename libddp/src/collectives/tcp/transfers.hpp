@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "collectives/tcp/link.hpp"
-#include "collectives/tcp/message.hpp"
 
 namespace ddp::collectives::tcp {
 

@@ -23,7 +23,7 @@
 #include "diagnostics/hang/proc_file.hpp"
 #include "diagnostics/hang/torch_recorder.hpp"
 #include "diagnostics/stacks/proc_stack.hpp"
-#include "flight/flight_window.hpp"
+#include "flight/flight_view.hpp"
 
 namespace ddp::diagnostics {
 namespace {

@@ -18,7 +18,7 @@
 #include "base/unique_fd.hpp"
 #include "diagnostics/hang/proc_file.hpp"
 #include "diagnostics/stacks/proc_stack.hpp"
-#include "flight/flight_window.hpp"
+#include "flight/flight_view.hpp"
 
 namespace ddp::diagnostics {
 namespace {

@@ -16,7 +16,7 @@
 
 #include "diagnostics/metrics/job_progress.hpp"
 #include "diagnostics/metrics/metrics_page.hpp"
-#include "flight/flight_window.hpp"
+#include "flight/flight_view.hpp"
 
 namespace ddp::diagnostics {
 

@@ -4,7 +4,6 @@
 
 #include <ddp/error.hpp>
 
-#include "cuda/cuda_error.hpp"
 #include "cuda/driver.hpp"
 #include "kernels/arguments.hpp"
 

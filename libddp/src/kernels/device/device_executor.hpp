@@ -6,7 +6,6 @@
 #include <span>
 
 #include "cuda/context.hpp"
-#include "cuda/module.hpp"
 #include "kernels/device/device_image.hpp"
 #include "kernels/executor.hpp"
 

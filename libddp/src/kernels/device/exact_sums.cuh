@@ -1,4 +1,4 @@
-// The kernels of exact_sums.hpp on devices, a part of kernels.cu.
+// The kernels of exact sums (copies.hpp) on devices, a part of kernels.cu.
 #pragma once
 
 #include "kernels/device/pieces.cuh"

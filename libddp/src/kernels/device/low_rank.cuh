@@ -1,4 +1,4 @@
-// The kernels of low_rank.hpp on devices, a part of kernels.cu. Sums are in the order of host_low_rank.cpp.
+// The kernels of low_rank.hpp on devices, a part of kernels.cu. Sums are in the order of host_kernels.cpp.
 // Loops with divisions are not unrolled, which would be kilobytes of code each.
 #pragma once
 

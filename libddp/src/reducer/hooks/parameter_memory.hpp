@@ -3,12 +3,14 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <span>
 #include <vector>
 
 #include <ddp/comm_hook.hpp>
+#include <ddp/process_group.hpp>
 
 namespace ddp::hooks {
 
@@ -19,12 +21,12 @@ class ParameterMemory {
     std::size_t parameter;
     std::size_t count;  ///< floats
   };
-  /// Of the entries of a call, one behind the other.
+  /// For the entries of a call, one behind the other.
   struct Places {
     std::vector<float*> now;         ///< to be written by every step
     std::vector<const float*> kept;  ///< what the last step has written, here or elsewhere; null: none has
     std::shared_ptr<void> memory;    ///< of what is to be written; null if that is nothing
-    /// Of what is kept elsewhere. On a device it may go when all work that reads it is in the executor's stream.
+    /// For what is kept elsewhere. On a device it may go when all work that reads it is in the executor's stream.
     std::vector<std::shared_ptr<void>> former;
   };
 
@@ -43,6 +45,24 @@ class ParameterMemory {
   bool in_place(std::span<const Entry> entries, Device device) const;
 
   std::map<std::size_t, Kept> kept_;
+};
+
+// ---- The number of a step that a hook counts, equal on all ranks.
+
+class Iteration {
+ public:
+  bool reached(std::uint64_t step) const noexcept { return now_ >= step; }
+  void advance() noexcept { ++now_; }
+  /// Collective: takes the largest of all ranks, some of which may have missed the end of the last step.
+  void agree(ProcessGroup& group) {
+    if (group.size() == 1) return;
+    std::vector<std::int64_t> latest{static_cast<std::int64_t>(now_)};
+    group.all_reduce(latest, ReduceOp::max).wait();
+    now_ = static_cast<std::uint64_t>(latest[0]);
+  }
+
+ private:
+  std::uint64_t now_ = 0;
 };
 
 }  // namespace ddp::hooks

@@ -14,12 +14,11 @@
 #include <ddp/comm_hooks.hpp>
 
 #include "base/errors.hpp"
-#include "collectives/kernel_launcher.hpp"
+#include "collectives/backend.hpp"
 #include "kernels/copies.hpp"
 #include "kernels/low_rank.hpp"
-#include "reducer/hooks/float_hook.hpp"
-#include "reducer/hooks/iteration.hpp"
 #include "reducer/hooks/parameter_memory.hpp"
+#include "reducer/hooks/recast.hpp"
 
 namespace ddp {
 namespace {
@@ -102,7 +101,7 @@ class PowerSgdHook final : public hooks::FloatHook {
     std::span<float> elements;
     float* sent;
   };
-  /// Of one bucket.
+  /// For one bucket.
   struct Exchange {
     Exchange(GradientBucket lent, ProcessGroup over) : bucket(std::move(lent)), group(std::move(over)) {}
 

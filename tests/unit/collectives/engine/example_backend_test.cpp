@@ -4,11 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
-#include <optional>
 
 #include <ddp/batch.hpp>
 
-#include "collectives/backend_loader.hpp"
+#include "collectives/group_backends.hpp"
 #include "unit/collectives/backend_ranks.hpp"
 #include "unit/collectives/checked_call.hpp"
 #include "unit/collectives/engine/inline_backend.hpp"
@@ -51,7 +50,7 @@ class ExampleBackend : public testing::Test {
       members.rank = rank;
       std::vector<GroupBackend> its;
       its.push_back({"example", std::move(backend)});
-      groups.push_back(std::make_unique<ProcessGroup>(std::make_shared<GroupEngine>(
+      groups.push_back(std::make_unique<ProcessGroup>(GroupEngine::make(
           std::move(members), std::move(its), collectives::ConnectOptions{}, std::chrono::seconds(60))));
     }
     ddp::test::run_ranks(kRanks, [&](int rank) { body(*groups[static_cast<std::size_t>(rank)]); });

@@ -6,7 +6,6 @@
 #include <atomic>
 #include <deque>
 #include <memory>
-#include <thread>
 #include <vector>
 
 #include "collectives/group_engine.hpp"
@@ -106,8 +105,8 @@ inline ProcessGroup group_over(std::unique_ptr<Backend> backend, int size = 2,
                                std::chrono::milliseconds timeout = std::chrono::seconds(60)) {
   std::vector<collectives::GroupBackend> backends;
   backends.push_back({"test", std::move(backend)});
-  return ProcessGroup{std::make_shared<collectives::GroupEngine>(members_of(size), std::move(backends),
-                                                                 collectives::ConnectOptions{}, timeout)};
+  return ProcessGroup{
+      collectives::GroupEngine::make(members_of(size), std::move(backends), collectives::ConnectOptions{}, timeout)};
 }
 
 /// The group of the engine tests: over InlineBackend.

@@ -13,7 +13,6 @@
 #include "collectives/progress_thread.hpp"
 #include "unit/collectives/engine/allocation_count.hpp"
 #include "unit/collectives/engine/inline_backend.hpp"
-#include "unit/collectives/engine/lock_count.hpp"
 
 namespace ddp {
 namespace {
@@ -116,8 +115,8 @@ TEST(InlinePath, SharedMemoryTakesNoLockEither) {
     members.rank = rank;
     std::vector<collectives::GroupBackend> own;
     own.push_back({"host", std::move(backends[place])});
-    ProcessGroup group{std::make_shared<collectives::GroupEngine>(
-        std::move(members), std::move(own), collectives::ConnectOptions{}, std::chrono::seconds(60))};
+    ProcessGroup group{collectives::GroupEngine::make(std::move(members), std::move(own), collectives::ConnectOptions{},
+                                                      std::chrono::seconds(60))};
     std::vector<float> values(256, 0.0F);  // 1 KiB
     taken[place] = taken_by([&] {
       for (int i = 0; i < 300; ++i) group.all_reduce(values).wait();

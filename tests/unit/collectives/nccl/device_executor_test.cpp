@@ -9,9 +9,9 @@
 
 #include <ddp/wait_watch.hpp>
 
-#include "collectives/nccl/blocking_calls.hpp"
+#include "collectives/nccl/call_monitor.hpp"
 #include "kernels/device/device_image.hpp"
-#include "kernels/kernel_table.hpp"
+#include "kernels/executor.hpp"
 #include "unit/collectives/nccl/device_group.hpp"
 #include "unit/kvs/rank_threads.hpp"
 
@@ -149,7 +149,7 @@ TEST_F(DeviceExecutorTest, ReadsAndWritesTheCpusMemoryInTime) {
                                   reinterpret_cast<const float*>(read.data()) + 2)),
               ElementsAre(3, 2));
   EXPECT_TRUE(executor_->read(nullptr, 0, soon()).empty());
-  EXPECT_TRUE(nccl::BlockingCalls::settle(soon()));
+  EXPECT_TRUE(nccl::BlockingCalls::wait_for_all(soon()));
   EXPECT_TRUE(kept.expired());
 }
 
@@ -161,13 +161,13 @@ TEST_F(DeviceExecutorTest, KeepsMemoryUntilItsStreamIsPast) {
   auto memory = std::make_shared<const int>(1);
   const std::weak_ptr<const int> kept = memory;
   executor_->keep(std::move(memory));
-  EXPECT_FALSE(nccl::BlockingCalls::settle(Deadline::after(std::chrono::milliseconds(50))));
+  EXPECT_FALSE(nccl::BlockingCalls::wait_for_all(Deadline::after(std::chrono::milliseconds(50))));
   EXPECT_FALSE(kept.expired());
   ASSERT_EQ(FAKE_CUDA(fake_cuda_resume_stream)(stream()), CUDA_SUCCESS);
-  EXPECT_TRUE(nccl::BlockingCalls::settle(soon()));
+  EXPECT_TRUE(nccl::BlockingCalls::wait_for_all(soon()));
   EXPECT_TRUE(kept.expired());
   executor_->keep(std::make_shared<const int>(2));  // another thread, since the first has ended
-  EXPECT_TRUE(nccl::BlockingCalls::settle(soon()));
+  EXPECT_TRUE(nccl::BlockingCalls::wait_for_all(soon()));
 }
 
 }  // namespace

@@ -5,12 +5,9 @@
 #include <dlfcn.h>
 
 #include <cstdlib>
-#include <memory>
-#include <optional>
 #include <stdexcept>
 
 #include "collectives/nccl/nccl_backend.hpp"
-#include "cuda/cuda_error.hpp"
 #include "cuda/driver.hpp"
 #include "cuda/memory.hpp"
 #include "cuda/stream.hpp"

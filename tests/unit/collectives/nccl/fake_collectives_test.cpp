@@ -1,6 +1,5 @@
 // The double computes what NCCL computes: all functions, types and operations.
 #include <array>
-#include <cmath>
 
 #include "fake_ranks.hpp"
 

@@ -4,9 +4,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
-#include <memory>
-#include <string>
-#include <thread>
 #include <vector>
 
 #include <cuda.h>

@@ -1,6 +1,6 @@
-// The declarations of nccl_abi.hpp and nccl_functions.hpp: their layout, and, where a real nccl.h was found, every
+// The declarations of nccl_library.hpp and nccl_library.hpp: their layout, and, where a real nccl.h was found, every
 // type, value, field and function of it that the project uses.
-#include "collectives/nccl/nccl_functions.hpp"
+#include "collectives/nccl/nccl_library.hpp"
 
 #include <cstddef>
 #include <type_traits>

@@ -1,6 +1,15 @@
 // How NcclBackend fails and ends: errors that come later, ranks that are missing, aborts that block, calls that hang.
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <future>
+#include <stdexcept>
+#include <thread>
+
 #include <gmock/gmock.h>
 
+#include "collectives/nccl/call_monitor.hpp"
 #include "collectives/nccl/nccl_queue.hpp"
 #include "collectives/nccl/rank_report.hpp"
 #include "unit/collectives/engine/inline_backend.hpp"
@@ -259,4 +268,287 @@ TEST(NcclDevice, IsTheGivenOneOrThatOfThePlaceOnTheNode) {
 }
 
 }  // namespace
+
+// Calls of CUDA's driver and of NCCL that fail, or never come back: how NcclBackend tells it, and what it leaves
+// behind.
+
+namespace {
+
+using std::chrono::milliseconds;
+using ::testing::HasSubstr;
+
+class NcclErrors : public NcclTest {
+ protected:
+  void TearDown() override {
+    FAKE_CUDA(fake_cuda_clear_faults)();
+    NcclTest::TearDown();
+  }
+  /// Runs one operation, which @p native must end, and ends the group.
+  static void run_failing(DeviceGroup& group, int rank, const Call& what, const char* native) {
+    DeviceCall call = group.call(rank, what, 2);
+    call.fill(group.own(rank).stream.get());
+    Request& request = group.at(rank).init({&call.operation(), 1}, soon());
+    request.post();
+    EXPECT_EQ(poll_until_end(request), Outcome::peers_failed) << native;
+    EXPECT_EQ(request.failure().native, native) << request.failure().cause;
+    EXPECT_NE(request.failure().cause, "");
+    group.at(rank).abort();
+    EXPECT_EQ(poll_until_end(request), Outcome::aborted);
+    request.release();
+  }
+};
+
+/// The records are of the caller's work before it, of its begin and of its end.
+TEST_F(NcclErrors, AnErrorOfTheDriverEndsTheOperationAndIsToldByName) {
+  for (const char* fault : {"cuEventQuery=fail:719", "cuStreamWaitEvent=fail:719", "cuEventRecord#1=fail:719",
+                            "cuEventRecord#2=fail:719", "cuEventRecord#3=fail:719"}) {
+    SCOPED_TRACE(fault);
+    DeviceGroup group(1);
+    group.on_all([&](int rank) {
+      group.run_call(rank, all_reduce_of(10), 1);
+      ASSERT_EQ(FAKE_CUDA(fake_cuda_add_faults)(fault), 1);
+      run_failing(group, rank, all_reduce_of(10), "CUDA_ERROR_LAUNCH_FAILED (719)");
+      FAKE_CUDA(fake_cuda_clear_faults)();
+    });
+  }
+}
+
+/// A group of NCCL's that is left open makes it queue all later calls of the thread in silence.
+TEST_F(NcclErrors, ARefusedCallIsToldByNameAndTheThreadCanUseOtherGroups) {
+  struct Refusal {
+    const char* fault;
+    bool connected;
+    double prescale;
+    const char* native;
+  };
+  for (const Refusal& refusal :
+       {Refusal{"AllReduce#1=fail:ncclInvalidUsage", true, 1, "ncclInvalidUsage (5)"},
+        Refusal{"RedOpCreatePreMulSum#1=fail:ncclInternalError", true, 0.5, "ncclInternalError (3)"},
+        Refusal{"CommInitRankConfig#1=fail:ncclSystemError", false, 1, "ncclSystemError (2)"}}) {
+    SCOPED_TRACE(refusal.fault);
+    faults("");
+    DeviceGroup group(2, "refused");
+    DeviceGroup other(2, "other");
+    if (refusal.connected) group.on_all([&](int rank) { group.run_call(rank, all_reduce_of(10), 1); });
+    faults(refusal.fault);
+    Call refused = all_reduce_of(10);
+    refused.prescale = refusal.prescale;
+    group.on_all([&](int rank) {
+      run_failing(group, rank, refused, refusal.native);
+      other.run_call(rank, refused, 1);
+    });
+  }
+}
+
+TEST_F(NcclErrors, ACloseWhoseCallsHangReturnsAndWarns) {
+  for (const char* hangs : {"CommFinalize=hang,CommAbort=hang", "CommDestroy=hang"}) {
+    SCOPED_TRACE(hangs);
+    faults("");
+    BackendRanks group(nccl_ranks(2), "closing");
+    group.on_all([&](int rank) { ASSERT_EQ(run(group.at(rank), Operation{}).outcome, Outcome::ok); });
+    faults(hangs);
+    ::testing::internal::CaptureStderr();
+    group.on_all([&](int rank) { group.at(rank).close(Deadline::after(milliseconds(300))); });
+    EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+                HasSubstr("group 'closing': NCCL did not end its communicator in time"));
+    for (int rank = 0; rank < group.size(); ++rank) group.kill(rank);
+    FAKE_NCCL(fake_nccl_release)();
+  }
+}
+
+/// NCCL lets the environment go before what a program asks for.
+TEST_F(NcclErrors, WarnsWhereTheEnvironmentMakesNcclBlock) {
+  for (const auto& [value, warnings] : {std::pair{"1", 1}, std::pair{"0", 0}}) {
+    setenv("NCCL_COMM_BLOCKING", value, 1);
+    ::testing::internal::CaptureStderr();
+    { const BackendRanks group(nccl_ranks(2), "blocking"); }
+    const std::string said = ::testing::internal::GetCapturedStderr();
+    unsetenv("NCCL_COMM_BLOCKING");
+    const std::string warning = "group 'blocking': NCCL_COMM_BLOCKING=1 makes NCCL block";
+    const auto first = said.find(warning);
+    EXPECT_EQ(first != std::string::npos, warnings == 1) << said;
+    EXPECT_EQ(said.rfind(warning), first) << "by one rank only: " << said;
+  }
+}
+
+}  // namespace
+
+// Calls that do not come back: who is told of them, and who waits for them.
+
+namespace {
+
+using nccl::BlockingCalls;
+using std::chrono::milliseconds;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class BlockedCalls : public NcclTest {};
+
+TEST_F(BlockedCalls, ACallIsToldOnceIfItIsSlow) {
+  const auto slot = nccl::CallMonitor::watch("slow", "", milliseconds(80));
+  ::testing::internal::CaptureStderr();
+  const Deadline quick = Deadline::after(milliseconds(200));
+  while (!quick.expired()) {
+    const nccl::CallScope call(*slot, "in a quick call");
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  {
+    const nccl::CallScope call(*slot, "in a slow call");
+    std::this_thread::sleep_for(milliseconds(1500));  // the monitor may have slept for a second when it came
+  }
+  const std::string said = ::testing::internal::GetCapturedStderr();
+  EXPECT_THAT(said, Not(HasSubstr("quick")));
+  const auto first = said.find("group 'slow': a thread has been in a slow call");
+  EXPECT_NE(first, std::string::npos) << said;
+  EXPECT_EQ(said.find("slow call", first + 60), std::string::npos) << said;
+}
+
+TEST_F(BlockedCalls, BlockingCallsAreWaitedForWithCapturesLeftAlone) {
+  std::atomic<bool> leave = false;
+  std::atomic<bool> relaxed = false;
+  ASSERT_TRUE(BlockingCalls::start([&] {
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+    cuda::driver().thread_exchange_stream_capture_mode(&mode);
+    relaxed = mode == CU_STREAM_CAPTURE_MODE_RELAXED;
+    while (!leave) std::this_thread::yield();
+  }));
+  auto settled =
+      std::async(std::launch::async, [] { return BlockingCalls::wait_for_all(Deadline::after(milliseconds(50))); });
+  EXPECT_EQ(settled.wait_for(std::chrono::seconds(20)), std::future_status::ready) << "it has a deadline";
+  leave = true;
+  EXPECT_FALSE(settled.get());
+  EXPECT_TRUE(BlockingCalls::wait_for_all(soon()));
+  EXPECT_TRUE(relaxed);
+  ::testing::internal::CaptureStderr();
+  ASSERT_TRUE(BlockingCalls::start([] { throw std::runtime_error("of a test"); }));
+  EXPECT_TRUE(BlockingCalls::wait_for_all(soon()));
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("a call that may wait for a device: of a test"));
+}
+
+/// A driver that is unloaded while it is called crashes.
+TEST_F(BlockedCalls, TheEndOfTheProcessWaitsForBlockingCalls) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto ends = [] {
+    BlockingCalls::start([] {
+      std::this_thread::sleep_for(milliseconds(300));
+      static_cast<void>(!::write(STDERR_FILENO, "it is over", 10));
+    });
+    std::exit(0);
+  };
+  EXPECT_EXIT(ends(), ::testing::ExitedWithCode(0), "it is over");
+}
+
+}  // namespace
+
+// Groups that are split off others by ncclCommSplit.
+
+namespace {
+
+using std::chrono::milliseconds;
+
+class NcclSplit : public NcclTest {
+ protected:
+  void SetUp() override {
+    NcclTest::SetUp();
+    setenv("DDP_NCCL_SPLIT", "1", 1);
+  }
+  void TearDown() override {
+    unsetenv("DDP_NCCL_SPLIT");
+    EXPECT_STREQ(FAKE_NCCL(fake_nccl_complaints)(), "");
+    NcclTest::TearDown();
+  }
+  static std::unique_ptr<Backend> child_of_two(int rank, int device) {
+    BackendConfig config;
+    config.group = "some";
+    config.rank = rank;
+    config.size = 2;
+    config.device = device;
+    config.splits_off = true;
+    return nccl::create(config);
+  }
+  static Operation barrier() { return {}; }
+};
+
+/// Of three ranks the last and the first, in that order.
+TEST_F(NcclSplit, GivesSomeRanksAGroupThatLivesByItself) {
+  DeviceGroup parent(3);
+  parent.on_all([&](int rank) { parent.run_call(rank, all_reduce_of(10), 1); });
+  ASSERT_TRUE(parent.at(0).traits().splits);
+  std::array<std::unique_ptr<Backend>, 2> children{child_of_two(0, 2), child_of_two(1, 0)};
+  const std::vector<Bytes> addresses{children[0]->address(), children[1]->address()};
+  parent.on_all([&](int rank) {
+    Backend* const child = rank == 1 ? nullptr : children[rank == 2 ? 0 : 1].get();
+    const int place = rank == 2 ? 0 : 1;
+    parent.at(rank).split(child, place, soon());
+    if (child != nullptr) {
+      child->connect(addresses, soon());
+      DeviceCall call(parent.own(rank).context, all_reduce_of(50), 2, place, 1);
+      call.fill(parent.own(rank).stream.get());
+      ASSERT_EQ(run(*child, call.operation()).outcome, Outcome::ok);
+      call.check(parent.own(rank).stream.get());
+    }
+  });
+  EXPECT_EQ(FAKE_NCCL(fake_nccl_calls)("CommSplit", -1), 3);
+  EXPECT_EQ(FAKE_NCCL(fake_nccl_calls)("CommInitRankConfig", -1), 3) << "of the parent";
+  // the end of one is none of the other, either way
+  for (const auto& child : children) child->abort();
+  parent.on_all([&](int rank) { parent.run_call(rank, all_reduce_of(20), 2); });
+  for (const auto& child : children) child->close(soon());
+}
+
+TEST_F(NcclSplit, TheParentsAbortLeavesTheChild) {
+  DeviceGroup parent(2);
+  parent.on_all([&](int rank) { parent.run_call(rank, all_reduce_of(10), 1); });
+  std::array<std::unique_ptr<Backend>, 2> children{child_of_two(0, 0), child_of_two(1, 1)};
+  const std::vector<Bytes> addresses{children[0]->address(), children[1]->address()};
+  parent.on_all([&](int rank) {
+    Backend& child = *children[static_cast<std::size_t>(rank)];
+    parent.at(rank).split(&child, rank, soon());
+    child.connect(addresses, soon());
+    ASSERT_EQ(run(child, barrier()).outcome, Outcome::ok);
+    parent.at(rank).abort();
+    parent.at(rank).close(soon());
+    EXPECT_EQ(run(child, barrier()).outcome, Outcome::ok);
+    child.close(soon());
+  });
+}
+
+TEST_F(NcclSplit, ARankThatDoesNotComeEndsItByTheDeadline) {
+  DeviceGroup parent(3);
+  parent.on_all([&](int rank) { parent.run_call(rank, all_reduce_of(10), 1); });
+  std::array<std::unique_ptr<Backend>, 2> children{child_of_two(0, 0), child_of_two(1, 1)};
+  parent.on_all([&](int rank) {
+    if (rank == 2) return;
+    try {
+      parent.at(rank).split(children[static_cast<std::size_t>(rank)].get(), rank, Deadline::after(milliseconds(300)));
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::timeout) << error.what();
+    }
+    children[static_cast<std::size_t>(rank)]->abort();
+    parent.at(rank).abort();
+  });
+  for (const auto& child : children) child->close(soon());
+}
+
+TEST_F(NcclSplit, FailuresOfNcclAreTold) {
+  DeviceGroup parent(2);
+  parent.on_all([&](int rank) { parent.run_call(rank, all_reduce_of(10), 1); });
+  std::array<std::unique_ptr<Backend>, 2> children{child_of_two(0, 0), child_of_two(1, 1)};
+  faults("CommSplit=fail:ncclSystemError");
+  parent.on_all([&](int rank) {
+    try {
+      parent.at(rank).split(children[static_cast<std::size_t>(rank)].get(), rank, soon());
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.native(), "ncclSystemError (2)");
+    }
+    children[static_cast<std::size_t>(rank)]->abort();
+    parent.at(rank).abort();
+  });
+  for (const auto& child : children) child->close(soon());
+}
+
+}  // namespace
+
 }  // namespace ddp::collectives::testing

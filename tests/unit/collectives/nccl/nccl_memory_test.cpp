@@ -6,7 +6,7 @@
 
 #include <gmock/gmock.h>
 
-#include "collectives/nccl/blocking_calls.hpp"
+#include "collectives/nccl/call_monitor.hpp"
 #include "unit/collectives/nccl/device_group.hpp"
 
 namespace ddp::collectives::testing {
@@ -27,7 +27,7 @@ class NcclMemory : public NcclTest {
   static int known() { return FAKE_NCCL(fake_nccl_registrations)(); }
   /// Once what was let go of is freed.
   static int known_at_last() {
-    EXPECT_TRUE(nccl::BlockingCalls::settle(soon()));
+    EXPECT_TRUE(nccl::BlockingCalls::wait_for_all(soon()));
     return known();
   }
   /// A float that nobody looks at.
@@ -84,7 +84,7 @@ TEST_F(NcclMemory, MayOutliveItsGroup) {
   EXPECT_EQ(known(), 0) << "the communicator has gone";
   EXPECT_EQ(live().allocations, before.allocations + 1);
   memory.reset();
-  EXPECT_TRUE(nccl::BlockingCalls::settle(soon()));
+  EXPECT_TRUE(nccl::BlockingCalls::wait_for_all(soon()));
   EXPECT_EQ(live().allocations, before.allocations);
 }
 
@@ -176,7 +176,7 @@ TEST_F(NcclMemory, IsNotFreedByForkedChildren) {
     const pid_t child = ::fork();
     if (child == 0) {
       memory.reset();
-      ::_exit(nccl::BlockingCalls::settle(soon()) && calls() == before ? 0 : 1);
+      ::_exit(nccl::BlockingCalls::wait_for_all(soon()) && calls() == before ? 0 : 1);
     }
     int status = -1;
     ::waitpid(child, &status, 0);
@@ -230,7 +230,7 @@ TEST_F(NcclMemory, AWindowThatARankDoesNotMakeEndsByTheDeadline) {
     request.release();
     group.at(rank).abort();
   });
-  EXPECT_TRUE(nccl::BlockingCalls::settle(soon()));
+  EXPECT_TRUE(nccl::BlockingCalls::wait_for_all(soon()));
   EXPECT_EQ(FAKE_NCCL(fake_nccl_calls)("MemFree", -1), 0) << "NCCL may still make the window";
 }
 
@@ -246,7 +246,7 @@ TEST_F(NcclMemory, IsFreedWhenTheAbortIsOver) {
     std::this_thread::sleep_for(milliseconds(100));
     EXPECT_EQ(FAKE_NCCL(fake_nccl_calls)("MemFree", -1), 0) << "the device may still write to it";
     FAKE_NCCL(fake_nccl_release)();
-    EXPECT_TRUE(nccl::BlockingCalls::settle(soon()));
+    EXPECT_TRUE(nccl::BlockingCalls::wait_for_all(soon()));
     EXPECT_EQ(FAKE_NCCL(fake_nccl_calls)("MemFree", -1), 1);
   });
 }
@@ -335,7 +335,7 @@ TEST_F(NcclMemory, WhatNcclDoesNotLetGoOfIsKeptForEver) {
     request->post();
     memory.reset();
   });
-  EXPECT_TRUE(comes_back([] { EXPECT_TRUE(nccl::BlockingCalls::settle(soon())); },
+  EXPECT_TRUE(comes_back([] { EXPECT_TRUE(nccl::BlockingCalls::wait_for_all(soon())); },
                          [] {
                            FAKE_NCCL(fake_nccl_release)
                            ();

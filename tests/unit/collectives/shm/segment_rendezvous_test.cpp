@@ -13,7 +13,7 @@
 #include <ddp/error.hpp>
 
 #include "collectives/shm/join_message.hpp"
-#include "collectives/shm/memory_budget.hpp"
+#include "collectives/shm/segment_layout.hpp"
 #include "collectives/shm/shm_backend.hpp"
 #include "unit/collectives/backend_ranks.hpp"
 

@@ -3,8 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
-
 #include <ddp/error.hpp>
 
 namespace ddp::collectives::tcp {

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <fstream>
 
 #include "base/socket.hpp"
 #include "collectives/tcp/admission.hpp"

@@ -1,17 +1,28 @@
 // Meshes that several backends share, groups of many ranks, and little room for descriptors.
+#include <dlfcn.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 
 #include <atomic>
+#include <cerrno>
+#include <chrono>
 #include <numeric>
+#include <thread>
+
+#include <gtest/gtest.h>
 
 #include "base/socket.hpp"
 #include "collectives/tcp/context.hpp"
 #include "collectives/tcp/handshake.hpp"
+#include "collectives/tcp/host_probes.hpp"
 #include "collectives/tcp/tcp_backend.hpp"
 #include "support/no_descriptors_left.hpp"
+#include "unit/collectives/backend_ranks.hpp"
+#include "unit/collectives/backend_transfer_contract.hpp"
+#include "unit/collectives/checked_call.hpp"
 #include "unit/collectives/tcp/tcp_ranks.hpp"
 
 namespace ddp::collectives::tcp {
@@ -197,4 +208,192 @@ TEST(EagerWindow, OfAllPeersTogetherIsBounded) {
 }
 
 }  // namespace
+
+}  // namespace ddp::collectives::tcp
+
+namespace ddp::collectives::testing {
+
+// The TCP backend as every backend: ranks as threads, over loopback.
+
+namespace {
+
+/// Numbers of collectives and of announced messages go on from @p first_ordinal.
+Subject subject(int size, std::uint64_t first_ordinal) {
+  return {.name = "Tcp" + std::to_string(size),
+          .create = [=](const BackendConfig& config) { return tcp::make_backend(config, first_ordinal); },
+          .size = size,
+          .many = 300};
+}
+
+INSTANTIATE_TEST_SUITE_P(Tcp, BackendContract,
+                         ::testing::Values(subject(2, (std::uint64_t{1} << 32U) - 16),
+                                           subject(3, std::uint64_t{0} - 16)),
+                         subject_name);
+
+}  // namespace
+
+}  // namespace ddp::collectives::testing
+
+// Connections that epoll refuses to watch for a while, as for lack of memory: they work, and are watched again later.
+
+namespace {
+
+/// How many additions of connections between ranks, open or opening, have been; negative: none is.
+std::atomic<int> refused{-1};
+
+/// How many additions of what only listens or has just been accepted will be refused.
+std::atomic<int> refuse_readers{0};
+
+}  // namespace
+
+/// In the place of the C library's, for all of this program.
+extern "C" int epoll_ctl(int poller, int operation, int descriptor, epoll_event* event) noexcept {
+  if (operation == EPOLL_CTL_ADD && (event->events & (EPOLLRDHUP | EPOLLET)) != 0 && refused >= 0) {
+    ++refused;
+    errno = ENOMEM;
+    return -1;
+  }
+  if (operation == EPOLL_CTL_ADD && event->events == EPOLLIN && refuse_readers.fetch_sub(1) > 0) {
+    errno = ENOMEM;
+    return -1;
+  }
+  static auto* const real = reinterpret_cast<decltype(&epoll_ctl)>(::dlsym(RTLD_NEXT, "epoll_ctl"));
+  return real(poller, operation, descriptor, event);
+}
+
+namespace ddp::collectives::tcp {
+namespace {
+
+using std::chrono::seconds;
+using testing::soon;
+
+TEST(TcpWatching, WhatEpollHasRefusedIsWatchedLater) {
+  testing::BackendRanks group(subject(2));
+  refused = 0;
+  group.on_all([&](int rank) { all_reduce(group.at(rank), 2, rank, 1, 10); });
+  EXPECT_GT(refused, 0);
+  refused = -1;
+  std::atomic<bool> resting{false};
+  group.on_all([&](int rank) {
+    std::vector<float> values(10, 1);
+    const Operation operation = message(rank == 0 ? OperationKind::recv : OperationKind::send, 1 - rank, 1, values);
+    Request& request = group.at(rank).init({&operation, 1}, soon());
+    if (rank == 0) {
+      request.post();
+      for (int i = 0; i < 10; ++i) EXPECT_EQ(request.poll(), Outcome::running);
+      const auto begin = std::chrono::steady_clock::now();
+      resting = true;
+      group.at(rank).rest(seconds(30));
+      EXPECT_LT(std::chrono::steady_clock::now() - begin, seconds(15)) << "nothing has woken it";
+    } else {
+      while (!resting) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      request.post();
+    }
+    Outcome outcome = Outcome::running;
+    for (const Deadline limit = soon(); outcome == Outcome::running && !limit.expired();) outcome = request.poll();
+    EXPECT_EQ(outcome, Outcome::ok);
+    request.release();
+  });
+}
+
+TEST(TcpWatching, AConnectionThatCannotBeWatchedIsMadeAgain) {
+  testing::BackendRanks group(subject(2));
+  refuse_readers = 2;
+  group.on_all([&](int rank) { all_reduce(group.at(rank), 2, rank, 1, 10); });
+  EXPECT_LE(refuse_readers, 0) << "none has been refused";
+  refuse_readers = 0;
+}
+
+TEST(TcpWatching, ARankThatCannotListenSaysSo) {
+  refuse_readers = 1;
+  try {
+    testing::BackendRanks group(subject(2));
+    ADD_FAILURE() << "it has come to be";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::system);
+    EXPECT_EQ(error.detail().native, "ENOMEM (12)");
+  }
+  refuse_readers = 0;
+}
+
+}  // namespace
+
+// One connection to each host is probed, another one when it is closed.
+
+namespace {
+
+int option(int socket, int level, int name) {
+  int value = -1;
+  socklen_t size = sizeof value;
+  EXPECT_EQ(::getsockopt(socket, level, name, &value, &size), 0);
+  return value;
+}
+bool is_probed(int socket) { return option(socket, SOL_SOCKET, SO_KEEPALIVE) == 1; }
+
+TEST(HostProbes, OneConnectionToEachHostIsProbed) {
+  const base::UniqueFd listener = base::listen_tcp("127.0.0.1");
+  const auto connect = [&] {
+    return base::connect_tcp("127.0.0.1", base::local_port(listener.get()), testing::soon());
+  };
+  const base::UniqueFd first = connect();
+  const base::UniqueFd second = connect();
+  const base::UniqueFd third = connect();
+  const base::UniqueFd other = connect();
+  HostProbes probes(std::chrono::seconds(20), 5);
+  probes.attempt(second.get());
+  EXPECT_TRUE(is_probed(second.get()));
+  for (const base::UniqueFd* each : {&first, &second, &third}) probes.opened("10.0.0.1", each->get());
+  probes.opened("10.0.0.2", other.get());
+  const auto probed = [&] {
+    return std::vector<bool>{is_probed(first.get()), is_probed(second.get()), is_probed(third.get()),
+                             is_probed(other.get())};
+  };
+  EXPECT_EQ(probed(), (std::vector<bool>{true, false, false, true}));
+  EXPECT_EQ(option(first.get(), IPPROTO_TCP, TCP_KEEPIDLE), 5);
+  EXPECT_EQ(option(second.get(), IPPROTO_TCP, TCP_USER_TIMEOUT), 0) << "an attempt has one";
+  probes.closed("10.0.0.1", second.get());
+  EXPECT_EQ(probed(), (std::vector<bool>{true, false, false, true}));
+  probes.closed("10.0.0.1", first.get());
+  EXPECT_EQ(probed(), (std::vector<bool>{true, false, true, true}));
+  EXPECT_EQ(option(third.get(), IPPROTO_TCP, TCP_KEEPIDLE), 5);
+}
+
+TEST(HostProbes, OfAMeshWhoseRanksLeave) {
+  constexpr int kRanks = 4;
+  std::vector<std::shared_ptr<TcpMesh>> meshes;
+  testing::BackendRanks group({.name = "Tcp",
+                               .create =
+                                   [&](const BackendConfig& config) {
+                                     meshes.push_back(make_mesh(config));
+                                     return make_backend(meshes.back(), 1, {0, 1, 2, 3});
+                                   },
+                               .size = kRanks});
+  std::vector<Bytes> addresses;
+  for (const auto& mesh : meshes) addresses.push_back(mesh->address());
+  for (const auto& mesh : meshes) mesh->connect(addresses);
+  group.on_all([&](int rank) {
+    const testing::CheckedCall call({.kind = OperationKind::all_to_all, .count = 10}, kRanks, rank, 1);
+    ASSERT_EQ(testing::run(group.at(rank), call.operation()).outcome, Outcome::ok);
+  });
+  TcpMesh& mesh = *meshes.back();
+  std::vector<int> left{0, 1, 2};
+  while (!left.empty()) {
+    std::vector<int> probed;
+    for (const int rank : left) {
+      if (is_probed(mesh.link(rank)->fd())) probed.push_back(rank);
+    }
+    ASSERT_EQ(probed.size(), 1U) << left.size();
+    meshes[static_cast<std::size_t>(probed.front())]->close(testing::soon());
+    for (const Deadline limit = testing::soon(); mesh.departed(probed.front()) == nullptr && !limit.expired();) {
+      mesh.rest(std::chrono::milliseconds(1));
+      mesh.progress();
+    }
+    std::erase(left, probed.front());
+  }
+  EXPECT_FALSE(mesh.failure());
+}
+
+}  // namespace
+
 }  // namespace ddp::collectives::tcp

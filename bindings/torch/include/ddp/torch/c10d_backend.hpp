@@ -1,28 +1,30 @@
 // A process group as c10d's Backend, so that what is written for torch.distributed runs on libddp's groups.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <ddp/batch.hpp>
-
-#include <ddp/torch/c10d_reduce_op.hpp>
+#include <ddp/error.hpp>
+#include <ddp/key_value_store.hpp>
 #include <ddp/torch/c10d_work.hpp>
-#include <ddp/torch/interruptible.hpp>
+#include <ddp/torch/device_streams.hpp>
 #include <ddp/torch/process_group.hpp>
-#include <ddp/torch/row_order.hpp>
-#include <ddp/torch/row_splits.hpp>
 #include <ddp/torch/sparse_all_reduce.hpp>
-#include <ddp/torch/tensor_lists.hpp>
 
 namespace ddp::torch {
 
@@ -50,7 +52,7 @@ class C10dBackend : public ::c10d::Backend {
 
   const std::string getBackendName() const override { return "ddp"; }
   c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
-  /// Of operations without a timeout of their own.
+  /// For operations without a timeout of their own.
   void setTimeout(std::chrono::milliseconds timeout) override { options_->timeout = timeout; }
 
   Started broadcast(Tensors& tensors, const ::c10d::BroadcastOptions& opts) override {
@@ -237,7 +239,7 @@ class C10dBackend : public ::c10d::Backend {
     return started(Type::COALESCED, all.transfers, all.tensors, ::c10d::kUnsetTimeout, all.tensors);
   }
 
-  /// Of the host. Given device_ids, it waits for the calling thread's current streams there before.
+  /// For the host. Given device_ids, it waits for the calling thread's current streams there before.
   Started barrier(const ::c10d::BarrierOptions& opts) override {
     for (const std::int64_t index : opts.device_ids) {
       if (!c10::impl::hasDeviceGuardImpl(at::kCUDA)) break;
@@ -255,10 +257,18 @@ class C10dBackend : public ::c10d::Backend {
   void setSequenceNumberForGroup() override {}  // they begin at 0 everywhere
   std::uint64_t getSequenceNumberForGroup() override { return sequence_; }
 
-  /// Ends the group on all ranks that can be reached, and what runs in it with Error(aborted), whoever else has a
+  /// Ends the group on all ranks that can be reached, and what runs in it with Error(aborted), no matter who else has a
   /// handle to it; later operations are refused. From any thread, also while others use this object.
   void abort() override {
-    if (std::optional<ProcessGroup> group = let_go()) group->group().abort("c10d's abort() was called");
+    std::optional<ProcessGroup> mine = let_go();
+    if (!mine) return;
+    ddp::ProcessGroup& group = mine->group();
+    const int own = group.global_ranks()[static_cast<std::size_t>(group.rank())];
+    group.abort(Error{{.code = ErrorCode::aborted,
+                       .attempted = "using group '" + group.name() + "'",
+                       .cause = "rank " + std::to_string(own) + " aborted it: c10d's abort() was called",
+                       .ranks = {own},
+                       .hint = "look at that rank; then destroy the process group and make a new one"}});
   }
   /// Lets go of the group. What runs ends by its own deadline; later operations are refused. From the thread that
   /// coalesces.
@@ -328,7 +338,7 @@ class C10dBackend : public ::c10d::Backend {
     return started(type, batch, joined(outputs, inputs), timeout, std::move(result));
   }
 
-  /// Of parts of one tensor, for messages; 0 where all are empty.
+  /// For parts of one tensor, for messages; 0 where all are empty.
   static std::size_t elements_of_a_row(const Tensors& some, const Tensors& others) {
     for (const at::Tensor& part : joined(some, others)) {
       if (part.numel() > 0 && part.dim() > 0) {
@@ -392,6 +402,78 @@ class C10dBackend : public ::c10d::Backend {
   std::optional<ProcessGroup> group_;  ///< nothing: shut down
   std::optional<Coalesced> coalesced_;
   std::uint64_t sequence_ = 0;
+};
+
+// c10d's Store as a key-value store of libddp, so that ranks which torch.distributed has brought together make a group.
+
+/// Any kind of store. Needs a prefix of its own (c10d::PrefixStore). A fence that fails names the ranks that are
+/// absent.
+class C10dStore final : public KeyValueStore {
+ public:
+  C10dStore(c10::intrusive_ptr<::c10d::Store> store, int rank, int world_size)
+      : store_(std::move(store)), rank_(rank), world_size_(world_size) {}
+
+  int rank() const override { return rank_; }
+  int world_size() const override { return world_size_; }
+  std::string_view transport() const override { return "c10d store"; }
+
+  void put(std::string_view key, std::span<const std::byte> value) override {
+    const auto* const bytes = reinterpret_cast<const std::uint8_t*>(value.data());
+    store_->set(name(rank_, key), std::vector<std::uint8_t>(bytes, bytes + value.size()));
+  }
+
+  void fence(Deadline deadline) override {
+    const std::string fence = "fence/" + std::to_string(++fences_) + "/";
+    store_->set(fence + std::to_string(rank_), std::vector<std::uint8_t>{1});
+    if (store_->add(fence + "arrived", 1) == world_size_) {
+      store_->set(fence + "done", std::vector<std::uint8_t>{1});
+      return;
+    }
+    try {
+      store_->wait({fence + "done"}, milliseconds_until(deadline));
+    } catch (const std::exception& problem) {
+      std::vector<int> absent;
+      for (int rank = 0; rank < world_size_; ++rank) {
+        if (!store_->check({fence + std::to_string(rank)})) absent.push_back(rank);
+      }
+      if (absent.empty()) return;
+      throw Error{
+          {.code = ErrorCode::timeout,
+           .attempted = "meeting over torch.distributed's store",
+           .cause = std::to_string(absent.size()) + " of " + std::to_string(world_size_) +
+                    " ranks did not come in time: " + first_line(problem.what()),
+           .ranks = std::move(absent),
+           .hint = "all ranks of a group make it; timeout= of init_process_group and new_group gives them more"}};
+    }
+  }
+
+  Bytes get(int rank, std::string_view key, Deadline /*values are there at once or not at all*/) override {
+    const std::string full = name(rank, key);
+    if (!store_->check({full})) {
+      throw Error{{.code = ErrorCode::not_found,
+                   .attempted = "getting '" + full + "' from torch.distributed's store",
+                   .cause = "the rank has put no such key",
+                   .ranks = {rank}}};
+    }
+    const std::vector<std::uint8_t> value = store_->get(full);
+    const auto* const bytes = reinterpret_cast<const std::byte*>(value.data());
+    return {bytes, bytes + value.size()};
+  }
+
+  void close() noexcept override {}
+
+ private:
+  static std::string name(int rank, std::string_view key) { return std::to_string(rank) + "/" + std::string(key); }
+  static std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+  static std::chrono::milliseconds milliseconds_until(Deadline deadline) {
+    // 0 would be no limit
+    return std::max(std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining()), std::chrono::milliseconds{1});
+  }
+
+  const c10::intrusive_ptr<::c10d::Store> store_;
+  const int rank_;
+  const int world_size_;
+  unsigned fences_ = 0;
 };
 
 }  // namespace ddp::torch

@@ -3,29 +3,31 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <exception>
 #include <functional>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include <ATen/ATen.h>
 #include <ATen/core/ivalue.h>
 #include <c10/core/InferenceMode.h>
+#include <torch/csrc/distributed/c10d/Types.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
-#include <ddp/work.hpp>
-
+#include <ddp/process_group.hpp>
 #include <ddp/torch/device_streams.hpp>
-#include <ddp/torch/hand_over.hpp>
-#include <ddp/torch/interruptible.hpp>
+#include <ddp/torch/tensor.hpp>
+#include <ddp/work.hpp>
 
 namespace ddp::torch {
 
-/// Of CPU tensors: wait() waits, and the future ends when the operation does. On a CUDA device wait() makes the calling
-/// thread's current stream wait, not the host, unless it is given a time; the future is complete at once, with an event
-/// behind the operation. An operation that fails later is told by wait() with a time, by isCompleted() with
+/// For CPU tensors: wait() waits, and the future ends when the operation does. On a CUDA device wait() makes the
+/// calling thread's current stream wait, not the host, unless it is given a time; the future is complete at once, with
+/// an event behind the operation. An operation that fails later is told by wait() with a time, by isCompleted() with
 /// exception(), and by later operations.
 class C10dWork final : public ::c10d::Work {
  public:
@@ -91,7 +93,7 @@ class C10dWork final : public ::c10d::Work {
   }
 
   /// Throws the operation's ddp::Error, if it has failed already; Error(timeout) after @p timeout, while the operation
-  /// goes on.
+  /// continues.
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override {
     if (device_) {
       synchronize();
@@ -179,7 +181,7 @@ class C10dWork final : public ::c10d::Work {
     return true;
   }
 
-  /// Of a finished operation. The first one who comes does it.
+  /// For a finished operation. The first one who comes does it.
   void end() {
     if (ended_.exchange(true)) return;
     std::exception_ptr problem;
@@ -213,5 +215,93 @@ class C10dWork final : public ::c10d::Work {
   std::function<void()> at_end_;
   std::atomic<bool> ended_{false};
 };
+
+// ---- Tensors in the order of their indices, in which elements of all ranks meet, however each rank's memory is laid
+// out.
+
+/// What an operation may work on in the place of a tensor: itself, where its memory is in row-major order, or is for
+/// the operation to refuse; else a copy.
+class RowOrder {
+ public:
+  /// @param reads the operation needs the values. @param writes it gives others, which copies() bring to the tensor.
+  RowOrder(const at::Tensor& tensor, bool reads, bool writes) : tensor_(tensor) {
+    if (tensor.layout() != at::kStrided || tensor.is_contiguous()) return;
+    if (!tensor.is_non_overlapping_and_dense() || tensor.is_conj() || tensor.is_neg()) return;
+    const at::NoGradGuard no_grad;
+    tensor_ = reads ? tensor.contiguous() : at::empty(tensor.sizes(), tensor.options());
+    if (writes) copies_.push_back({tensor, tensor_});
+  }
+
+  const at::Tensor& tensor() const noexcept { return tensor_; }
+  std::vector<C10dWork::Copy> copies() const { return copies_; }
+
+ private:
+  at::Tensor tensor_;
+  std::vector<C10dWork::Copy> copies_;
+};
+
+// ---- The rows of a tensor that are for each rank of an all_to_all.
+
+/// Throws Error(invalid_argument) unless each of @p ranks gets as many rows. @param what the tensor is: input, output
+inline void check_dealt(const at::Tensor& tensor, int ranks, const char* what) {
+  const std::int64_t rows = tensor.dim() > 0 ? tensor.size(0) : 1;
+  if (rows % ranks == 0) return;
+  throw_invalid_argument(
+      "all_to_all_single",
+      std::to_string(rows) + " rows of the " + what + " cannot be dealt to " + std::to_string(ranks) + " ranks equally",
+      std::string{"give "} + what + "_split_sizes: how many are for each rank");
+}
+
+/// @param splits rows for each rank; empty: equally many
+inline std::vector<at::Tensor> dealt_rows(const at::Tensor& tensor, const std::vector<std::int64_t>& splits, int ranks,
+                                          const char* what) {
+  if (!splits.empty()) return tensor.split_with_sizes(splits);
+  check_dealt(tensor, ranks, what);
+  return tensor.chunk(ranks);
+}
+
+// ---- Lists of tensors, as c10d's operations have them, and the one memory that libddp's have.
+
+/// For as many tensors like @p part as there are ranks, one behind the other.
+inline at::Tensor for_each_rank(const at::Tensor& part, int ranks) {
+  std::vector<std::int64_t> shape = part.sizes().vec();
+  shape.insert(shape.begin(), ranks);
+  return at::empty(shape, part.options());
+}
+
+inline std::vector<at::Tensor> joined(const std::vector<at::Tensor>& some, const std::vector<at::Tensor>& others) {
+  std::vector<at::Tensor> all = some;
+  all.insert(all.end(), others.begin(), others.end());
+  return all;
+}
+
+/// From @p flat to its @p parts.
+inline std::vector<C10dWork::Copy> unpack(const at::Tensor& flat, const std::vector<at::Tensor>& parts) {
+  std::vector<C10dWork::Copy> copies;
+  for (std::size_t i = 0; i < parts.size(); ++i) copies.push_back({parts[i], flat[static_cast<std::int64_t>(i)]});
+  return copies;
+}
+
+// ---- How c10d's operations combine values, in libddp's words.
+
+/// For values like those of @p tensor. Throws Error(invalid_argument) for those that libddp has not.
+inline ReduceOp reduce_op(const ::c10d::ReduceOp& op, const at::Tensor& tensor) {
+  switch (static_cast<::c10d::ReduceOp::RedOpType>(op)) {
+    case ::c10d::ReduceOp::SUM: return ReduceOp::sum;
+    case ::c10d::ReduceOp::AVG: return ReduceOp::avg;
+    case ::c10d::ReduceOp::PRODUCT: return ReduceOp::product;
+    case ::c10d::ReduceOp::MIN: return ReduceOp::min;
+    case ::c10d::ReduceOp::MAX: return ReduceOp::max;
+    case ::c10d::ReduceOp::BAND:
+      if (tensor.scalar_type() == at::kBool) return ReduceOp::min;
+      break;
+    case ::c10d::ReduceOp::BOR:
+      if (tensor.scalar_type() == at::kBool) return ReduceOp::max;
+      break;
+    default: break;
+  }
+  throw_invalid_argument("combining " + description_of(tensor), "libddp has no such c10d::ReduceOp",
+                         "use SUM, AVG, PRODUCT, MIN or MAX");
+}
 
 }  // namespace ddp::torch

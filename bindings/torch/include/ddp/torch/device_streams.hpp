@@ -1,7 +1,12 @@
 // Streams of tensors' devices, by libtorch's own interface for every kind of device: needs no header of CUDA's.
 #pragma once
 
+#include <atomic>
+#include <functional>
+#include <memory>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Event.h>
@@ -102,5 +107,38 @@ class HomeStream {
   std::optional<at::Device> device_;
   std::optional<c10::Stream> stream_;
 };
+
+// ---- Where the ends of operations run code of the program: callbacks of futures, destructors of its tensors.
+
+using HandOver = void (*)(std::function<void()> task);
+
+/// Gets what threads of libddp have to do at the end of an operation, from any thread; null: they do it themselves.
+/// Python programs, whose tensors and callbacks must not be touched once the interpreter has gone, set it before any
+/// operation.
+inline std::atomic<HandOver> hand_over_to{nullptr};
+
+inline void hand_over(std::function<void()> task) {
+  if (const HandOver other = hand_over_to.load(std::memory_order_acquire)) return other(std::move(task));
+  task();
+}
+
+/// Keeps tensors; the last owner's thread hands them over.
+inline std::shared_ptr<const void> owner_of(std::vector<at::Tensor> tensors) {
+  return {new std::vector<at::Tensor>(std::move(tensors)),
+          [](const std::vector<at::Tensor>* kept) { hand_over([kept] { delete kept; }); }};
+}
+
+// ---- Long waits within torch.distributed's calls: a binding of another language can look for signals meanwhile.
+
+using RunInterruptibly = void (*)(std::function<void()> wait);
+
+/// Runs what may wait long, maybe on another thread, and throws its exception, or one of its own: then the wait goes
+/// on, so that it must own all that it uses. Null: it is called as it is. Set once, before any operation.
+inline std::atomic<RunInterruptibly> run_interruptibly{nullptr};
+
+inline void interruptible(std::function<void()> wait) {
+  if (const RunInterruptibly run = run_interruptibly.load(std::memory_order_acquire)) return run(std::move(wait));
+  wait();
+}
 
 }  // namespace ddp::torch

@@ -6,7 +6,6 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -18,10 +17,9 @@
 #include <ddp/reducer.hpp>
 
 #include <ddp/torch/gradient_averager.hpp>
+#include <ddp/torch/gradient_places.hpp>
 #include <ddp/torch/mixed_precision.hpp>
 #include <ddp/torch/module_tensors.hpp>
-#include <ddp/torch/outputs.hpp>
-#include <ddp/torch/sparse_gradients.hpp>
 
 namespace ddp::torch {
 

@@ -3,32 +3,152 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include <ATen/ATen.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <ddp/error.hpp>
 #include <ddp/reducer.hpp>
-
-#include <ddp/torch/autograd_calls.hpp>
-#include <ddp/torch/counting_guard.hpp>
 #include <ddp/torch/gradient_places.hpp>
 #include <ddp/torch/mixed_precision.hpp>
 #include <ddp/torch/module_tensors.hpp>
-#include <ddp/torch/outputs.hpp>
 #include <ddp/torch/tensor.hpp>
-#include <ddp/torch/tensor_users.hpp>
+#include <ddp/wait_watch.hpp>
 
 namespace ddp::torch {
+
+// ---- What autograd calls, and what leaves it there: a binding of another language turns errors into its own, and
+// looks for its signals meanwhile.
+
+/// Called while an Error is being handled; throws what shall leave the backward pass in its place.
+using TranslateError = void (*)(const Error&);
+/// Null: errors leave as they are. Set once, before the first backward pass.
+inline std::atomic<TranslateError> translate_error{nullptr};
+/// For the WaitWatch in backward passes. Null: none. Set once, too.
+inline std::atomic<ddp::WaitWatch::Look> look_in_backward{nullptr};
+
+/// From any thread of autograd's.
+template <class Call>
+void called_by_autograd(Call&& call) {
+  const ddp::WaitWatch watch(look_in_backward.load(std::memory_order_acquire));
+  try {
+    call();
+  } catch (const Error& error) {
+    if (const TranslateError translate = translate_error.load(std::memory_order_acquire)) translate(error);
+    throw;
+  }
+}
+
+/// When a backward pass comes to a node.
+struct BeforeNode final : ::torch::autograd::FunctionPreHook {
+  using Gradients = ::torch::autograd::variable_list;
+
+  explicit BeforeNode(std::function<void()> function) : call(std::move(function)) {}
+  Gradients operator()(const Gradients& gradients) override {
+    called_by_autograd(call);
+    return gradients;
+  }
+  std::function<void()> call;
+};
+
+/// When it is done with a node that accumulates a gradient.
+struct AfterNode final : ::torch::autograd::FunctionPostHook {
+  using Gradients = ::torch::autograd::variable_list;
+
+  explicit AfterNode(std::function<void(bool defined)> function) : call(std::move(function)) {}
+  Gradients operator()(const Gradients& outputs, const Gradients& inputs) override {
+    called_by_autograd([&] { call(!inputs.empty() && inputs[0].defined()); });
+    return outputs;
+  }
+  std::function<void(bool defined)> call;
+};
+
+using AccumulatorPointer = decltype(::torch::autograd::impl::grad_accumulator(std::declval<const at::Tensor&>()));
+
+/// The node that adds to a parameter's gradient, with a hook.
+struct Accumulator {
+  std::size_t parameter;
+  AccumulatorPointer node;  ///< autograd itself keeps it for the time of a backward pass only
+  std::uintptr_t hook;
+};
+
+// ---- What no_sync() and several_backwards() return.
+
+/// Counts in a member of its owner, which it keeps, as long as it lives.
+template <class Owner>
+class [[nodiscard]] CountingGuard {
+ public:
+  CountingGuard(std::shared_ptr<Owner> owner, int Owner::*depth) : owner_(std::move(owner)), depth_(depth) {
+    ++((*owner_).*depth_);
+  }
+  CountingGuard(CountingGuard&&) noexcept = default;
+  CountingGuard(const CountingGuard&) = delete;
+  CountingGuard& operator=(const CountingGuard&) = delete;
+  ~CountingGuard() {
+    if (owner_) --((*owner_).*depth_);
+  }
+
+ private:
+  std::shared_ptr<Owner> owner_;
+  int Owner::*depth_;
+};
+
+// ---- Who averages a parameter's gradients: several wrappers of a module may be alive, as before the old one goes.
+
+/// Thread-safe. @tparam User its calls of any() must not come back here
+template <class User>
+class TensorUsers {
+ public:
+  /// For the process.
+  static TensorUsers& instance() {
+    static TensorUsers users;
+    return users;
+  }
+
+  void add(const at::Tensor& tensor, const User* user) {
+    const std::lock_guard lock(mutex_);
+    users_.emplace(tensor.unsafeGetTensorImpl(), user);
+  }
+  void remove(const at::Tensor& tensor, const User* user) {
+    const std::lock_guard lock(mutex_);
+    const auto [first, last] = users_.equal_range(tensor.unsafeGetTensorImpl());
+    for (auto each = first; each != last; ++each) {
+      if (each->second != user) continue;
+      users_.erase(each);
+      return;
+    }
+  }
+  /// Whether @p holds is true of one of them.
+  template <class Holds>
+  bool any(const at::Tensor& tensor, const Holds& holds) {
+    const std::lock_guard lock(mutex_);
+    const auto [first, last] = users_.equal_range(tensor.unsafeGetTensorImpl());
+    for (auto each = first; each != last; ++each) {
+      if (holds(*each->second)) return true;
+    }
+    return false;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::multimap<const void*, const User*> users_;
+};
 
 /// A step begins when a backward pass comes to the first output of a forward pass, and ends when that backward pass
 /// does; where no output has a gradient, with the first one of a parameter. Forward passes without a backward pass cost
@@ -100,7 +220,6 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
 
   /// Throws Error(invalid_argument) where a parameter has other memory than the Reducer knows.
   void check_parameters_stayed(const std::string& attempted) const { wrapped_as_.check_memory(tensors_, attempted); }
-
   LowPrecisionParameters::Hold hold_low() const { return {low_, true}; }
 
   /// @param complete outputs has all tensors of the forward pass' result.
@@ -228,7 +347,7 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
            });
   }
 
-  /// Of a backward pass that has come to no output: of what the module keeps. The graph or kept_pass_ keeps it alive.
+  /// For a backward pass that has come to no output: of what the module keeps. The graph or kept_pass_ keeps it alive.
   /// Null where it is another wrapper's of the same module.
   ForwardPass* pass_of_gradient(std::size_t index) const {
     const auto is_expected = [](const GradientAverager& user) { return user.expects_gradients(); };
@@ -281,7 +400,7 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
     queued_ = true;
   }
 
-  /// Of the backward pass that has queued it; where a gradient has opened the step, that may be one within another, as
+  /// For the backward pass that has queued it; where a gradient has opened the step, that may be one within another, as
   /// a checkpoint's.
   void end() {
     queued_ = false;

@@ -2,21 +2,126 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include <ddp/reducer.hpp>
+#include <ATen/ATen.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/embedding.h>
 
-#include <ddp/torch/bucket_memory.hpp>
+#include <ddp/reducer.hpp>
 #include <ddp/torch/mixed_precision.hpp>
 #include <ddp/torch/module_tensors.hpp>
-#include <ddp/torch/sparse_gradients.hpp>
 #include <ddp/torch/tensor.hpp>
 
 namespace ddp::torch {
+
+// ---- Buckets' memory, and gradients that live in it: tensors that keep their bucket alive when the Reducer lets it
+// go.
+
+class BucketMemory {
+ public:
+  explicit BucketMemory(ddp::ProcessGroup group) : group_(std::move(group)) {}
+  void change_group(ddp::ProcessGroup group) { group_ = std::move(group); }
+
+  /// libtorch's, which is aligned to 64 bytes; the group's on a device.
+  std::shared_ptr<void> allocate(std::size_t bytes, Device device) {
+    std::erase_if(blocks_, [](const Block& block) { return block.memory.expired(); });
+    std::shared_ptr<void> memory = device.type == DeviceType::cpu ? on_host(bytes) : group_.allocate(bytes);
+    blocks_.push_back({static_cast<std::byte*>(memory.get()), bytes, memory});
+    return memory;
+  }
+
+  /// A tensor that lies like @p parameter, at @p place of a bucket.
+  at::Tensor tensor_at(void* place, const at::Tensor& parameter) const {
+    if (parameter.numel() == 0) return at::empty_like(parameter);
+    return at::from_blob(
+        place, parameter.sizes(), parameter.strides(), [owner = owner_of(place)](void*) {},
+        parameter.options().requires_grad(false), parameter.device());
+  }
+
+  /// Moves a view of a gradient there, and the gradient with it if it is that view.
+  void move(at::Tensor& view, at::Tensor& gradient, void* place, const at::Tensor& parameter) const {
+    at::Tensor there = tensor_at(place, parameter);
+    if (gradient.defined() && view.defined() && gradient.data_ptr() == view.data_ptr()) gradient = there;
+    view = std::move(there);
+  }
+
+ private:
+  static std::shared_ptr<void> on_host(std::size_t bytes) {
+    at::Tensor tensor = at::empty({static_cast<std::int64_t>(bytes)}, at::kByte);
+    // emptied, since blocks_ keeps the deleter itself
+    return {tensor.data_ptr(), [tensor](void*) mutable { tensor.reset(); }};
+  }
+
+  struct Block {
+    std::byte* begin;
+    std::size_t bytes;
+    std::weak_ptr<void> memory;
+  };
+
+  std::shared_ptr<void> owner_of(const void* place) const {
+    for (const Block& block : blocks_) {
+      const auto* const byte = static_cast<const std::byte*>(place);
+      if (std::less_equal<>{}(block.begin, byte) && std::less<>{}(byte, block.begin + block.bytes)) {
+        return block.memory.lock();
+      }
+    }
+    return nullptr;
+  }
+
+  ddp::ProcessGroup group_;
+  std::vector<Block> blocks_;
+};
+
+// ---- Sparse gradients of embeddings as a Reducer takes and gives them: rows and their values.
+
+/// The parameters whose gradients are sparse: of Embedding and EmbeddingBag with sparse(true).
+inline std::set<const void*> sparse_parameters(const ::torch::nn::Module& module) {
+  std::set<const void*> found;
+  for (const auto& each : module.modules()) {
+    if (const auto* const embedding = each->as<::torch::nn::EmbeddingImpl>()) {
+      if (embedding->options.sparse()) found.insert(embedding->weight.unsafeGetTensorImpl());
+    } else if (const auto* const bag = each->as<::torch::nn::EmbeddingBagImpl>()) {
+      if (bag->options.sparse()) found.insert(bag->weight.unsafeGetTensorImpl());
+    }
+  }
+  return found;
+}
+
+/// Throws Error(invalid_argument) if @p gradient does not consist of rows of @p parameter. @param kept owns the memory
+/// of what is returned.
+inline SparseGradient rows_of(const at::Tensor& gradient, const at::Tensor& parameter, at::Tensor& kept,
+                              const std::string& attempted) {
+  if (gradient.layout() != at::kSparse || gradient.sparse_dim() != 1 || gradient.sizes() != parameter.sizes()) {
+    throw_invalid_argument(attempted, "it is " + description_of(gradient) + ", not rows of its parameter in COO layout",
+                           "use the weight of a sparse embedding in nothing else, or leave its sparse off");
+  }
+  kept = gradient.coalesce();
+  if (kept.scalar_type() != parameter.scalar_type()) kept = kept.to(parameter.scalar_type());
+  return {.rows = memory_of(kept._indices().select(0, 0), attempted), .values = memory_of(kept._values(), attempted)};
+}
+
+/// A copy of a Reducer's average, on a device in the current stream.
+inline at::Tensor sparse_tensor(const SparseGradient& average, const at::Tensor& parameter) {
+  const auto count = static_cast<std::int64_t>(average.rows.numel());
+  const at::Tensor indices = at::empty({1, count}, parameter.options().dtype(at::kLong).requires_grad(false));
+  std::vector<std::int64_t> shape = parameter.sizes().vec();
+  shape.front() = count;
+  const at::Tensor values = at::empty(shape, parameter.options().requires_grad(false));
+  if (count > 0) {
+    copy_elements(average.rows, indices);
+    copy_elements(average.values, values);
+  }
+  return at::_sparse_coo_tensor_unsafe(indices, values, parameter.sizes(), values.options().layout(at::kSparse),
+                                       /*is_coalesced=*/true);
+}
 
 /// Indices are those of the tensors. One thread at a time, but for mark() of different ones.
 class GradientPlaces {

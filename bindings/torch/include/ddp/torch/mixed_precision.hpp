@@ -19,12 +19,12 @@ namespace ddp::torch {
 /// Element types of a module under DistributedDataParallel; none: as they are. Only floating-point tensors are
 /// converted, complex ones are not.
 struct MixedPrecision {
-  /// Of parameters and inputs in forward and backward passes. Between passes parameters are in their own type, in which
-  /// gradients are kept, too. Costs memory for a copy of the parameters in this type.
+  /// For parameters and inputs in forward and backward passes. Between passes parameters are in their own type, in
+  /// which gradients are kept, too. Costs memory for a copy of the parameters in this type.
   std::optional<at::ScalarType> param{};
   /// Gradients are exchanged and added in it: float32, float16 or bfloat16. Default: as param.
   std::optional<at::ScalarType> reduce{};
-  /// Of buffers, from construction on.
+  /// For buffers, from construction on.
   std::optional<at::ScalarType> buffer{};
 };
 

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -12,7 +11,7 @@
 
 #include <ddp/process_group.hpp>
 
-#include <ddp/torch/hand_over.hpp>
+#include <ddp/torch/device_streams.hpp>
 #include <ddp/torch/tensor.hpp>
 
 namespace ddp::torch {
@@ -27,7 +26,6 @@ namespace ddp::torch {
 class ProcessGroup {
  public:
   explicit ProcessGroup(ddp::ProcessGroup group) : group_(std::move(group)) {}
-
   int rank() const noexcept { return group_.rank(); }
   int size() const noexcept { return group_.size(); }
   const std::string& name() const noexcept { return group_.name(); }

@@ -14,7 +14,7 @@
 
 #include <ddp/process_group.hpp>
 
-#include <ddp/torch/interruptible.hpp>
+#include <ddp/torch/device_streams.hpp>
 #include <ddp/torch/tensor.hpp>
 
 namespace ddp::torch {
