@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -24,9 +23,9 @@
 
 #include "base/host_name.hpp"
 #include "base/log.hpp"
-#include "command/option_word.hpp"
+#include "cli/generated_pages.hpp"
+#include "cli/option_values.hpp"
 #include "command/output.hpp"
-#include "command/usage_error.hpp"
 #include "selftest/checks.hpp"
 #include "selftest/local_checks.hpp"
 #include "selftest/verdict.hpp"
@@ -35,37 +34,7 @@ namespace {
 
 using namespace ddp::selftest;
 
-constexpr const char* kHelp =
-    "Usage: ddp-selftest [--timeout SECONDS] [--expect-store]\n"
-    "       ddp-selftest --local [--expect-plugin]\n"
-    "\n"
-    "A job that tests its nodes. Start it like any libddp program, with two or more ranks per node:\n"
-    "\n"
-    "  srun --mpi=pmix -N4 --ntasks-per-node=2 ddp-selftest\n"
-    "  ddprun --nproc-per-node=2 ddp-selftest --expect-store\n"
-    "\n"
-    "Every rank joins the job (wire-up), exchanges values over the launcher's store (exchange), runs collectives with\n"
-    "known results (collectives), sends to every other rank (pairs), checks where it may run (binding), and joins\n"
-    "again at MASTER_ADDR:MASTER_PORT where set (store). Rank 0 prints one line per node: PASS, WARN, FAIL, or ----\n"
-    "where other nodes blocked it.\n"
-    "\n"
-    "With --local it starts no job: it checks that this host has libddp's programs and libraries, and that Slurm's\n"
-    "plugstack.conf here names the plugin for srun, which can be loaded, has its ddp-step, and is of this version.\n"
-    "\n"
-    "  --timeout SECONDS   limit per check (default 30, at most 3600)\n"
-    "  --expect-store      fail where MASTER_ADDR and MASTER_PORT are not set\n"
-    "  --local             check this host alone, without a job\n"
-    "  --expect-plugin     with --local: fail, not warn, where the plugin is not configured\n"
-    "  --version           print the version and exit\n"
-    "  -h, --help          print this help and exit\n"
-    "\n"
-    "Options may be abbreviated while they are unambiguous.\n"
-    "Exit status: 0 all nodes passed, perhaps with warnings; 1 some did not; 2 wrong command line.\n";
-
 constexpr const char* kVersion = "ddp-selftest (libddp) " DDP_VERSION_STRING "\n";
-constexpr const char* kSeeHelp = "'ddp-selftest --help' lists the options";
-const std::vector<std::string> kOptions{"--timeout",       "--expect-store", "--local",
-                                        "--expect-plugin", "--version",      "--help"};
 constexpr int kLongestTimeout = 3600;
 
 struct Options {
@@ -73,7 +42,7 @@ struct Options {
   bool expect_store = false;
   bool local = false;
   bool expect_plugin = false;
-  const char* print = nullptr;  ///< instead of testing
+  std::string print{};  ///< instead of testing
 };
 
 /// Slurm's name of this node, which may differ from its host name and which ddp-selftest.sbatch expects.
@@ -82,48 +51,60 @@ std::string node_name() {
   return name != nullptr && *name != '\0' ? name : ddp::base::host_name();
 }
 
-int parse_timeout(const std::string& text) {
-  int seconds = 0;
-  const char* last = text.data() + text.size();
-  const auto [end, status] = std::from_chars(text.data(), last, seconds);
-  if (status == std::errc{} && end == last && seconds >= 1 && seconds <= kLongestTimeout) return seconds;
-  throw ddp::tools::UsageError{"reading --timeout", fmt::format("'{}' is not a number of seconds", text),
-                               fmt::format("give a whole number from 1 to {}", kLongestTimeout)};
+ddp::cli::ProgramText program_text() {
+  return {
+      .name = "ddp-selftest",
+      .usage = {"[--timeout SECONDS] [--expect-store]", "--local [--expect-plugin]"},
+      .summary = "test the nodes of a job for data-parallel training",
+      .description = {"A job that tests its nodes. Start it like any libddp program, with two or more ranks per node.",
+                      "Every rank joins the job (wire-up), exchanges values over the launcher's store (exchange), runs "
+                      "collectives "
+                      "with known results (collectives), sends to every other rank (pairs), checks where it may run "
+                      "(binding), and "
+                      "joins again at MASTER_ADDR:MASTER_PORT where set (store). Rank 0 prints one line per node: "
+                      "PASS, WARN, FAIL, "
+                      "or ---- where other nodes blocked it.",
+                      "With --local it starts no job: it checks that this host has libddp's programs and libraries, "
+                      "and that Slurm's "
+                      "plugstack.conf here names the plugin for srun, which can be loaded, has its ddp-step, and is of "
+                      "this version."},
+      .remarks = "Options may be abbreviated while they are unambiguous.\n",
+      .examples = {{"srun --mpi=pmix -N4 --ntasks-per-node=2 ddp-selftest", "four nodes, over Slurm's PMIx"},
+                   {"ddprun --nproc-per-node=2 ddp-selftest --expect-store", "this machine, with ddprun's store"}},
+      .exit_statuses = {{"0", "all nodes, or with --local all checks, passed, perhaps with warnings"},
+                        {"1", "some did not"},
+                        {"2", "wrong command line"}},
+      .see_also = {"ddprun", "ddp-info", "srun"},
+      .example_columns = 54};
 }
 
 Options parse_options(const std::vector<std::string>& arguments) {
   Options options;
-  for (std::size_t i = 0; i < arguments.size(); ++i) {
-    const std::string& word = arguments[i];
-    if (word == "-h") {
-      options.print = kHelp;
-      continue;
-    }
-    const auto equals = word.find('=');
-    const std::string name = ddp::tools::full_option(word.substr(0, equals), kOptions, kSeeHelp);
-    const bool has_value = equals != std::string::npos;
-    if (has_value && name != "--timeout") {
-      throw ddp::tools::UsageError{"reading the command line", fmt::format("option '{}' takes no value", name),
-                                   "leave out the '=' and what follows"};
-    }
-    if (name == "--help") {
-      options.print = kHelp;
-    } else if (name == "--version") {
-      options.print = kVersion;
-    } else if (name == "--expect-store") {
-      options.expect_store = true;
-    } else if (name == "--local") {
-      options.local = true;
-    } else if (name == "--expect-plugin") {
-      options.expect_plugin = true;
-    } else {
-      if (!has_value) ++i;
-      const std::string value = has_value ? word.substr(equals + 1) : i < arguments.size() ? arguments[i] : "";
-      options.timeout = std::chrono::seconds{parse_timeout(value)};
-    }
-  }
+  bool version = false;
+  bool manual = false;
+  bool completion = false;
+  ddp::cli::OptionTable table{program_text()};
+  table.add_value("--timeout", "SECONDS", fmt::format("Limit per check (default 30, at most {}).", kLongestTimeout),
+                  [&](const auto& option, const auto& text) {
+                    options.timeout = std::chrono::seconds{ddp::cli::parse_count(option, text, kLongestTimeout)};
+                  });
+  table.add_flag("--expect-store", "Fail where MASTER_ADDR and MASTER_PORT are not set.", options.expect_store);
+  table.add_flag("--local", "Check this host alone, without a job.", options.local);
+  table.add_flag("--expect-plugin", "With --local: fail, not warn, where the plugin is not configured.",
+                 options.expect_plugin);
+  table.add_flag("--version", "Print the version and exit.", version);
+  table.add_help();
+  table.begin_group("");
+  table.add_flag("--generate-man", "Print the manual page.", manual);
+  table.add_flag("--generate-bash-completion", "Print the completion for bash.", completion);
+  table.read_options(arguments);
+  options.print = table.given("--help") ? table.help()
+                  : version             ? kVersion
+                  : manual              ? manual_page(table)
+                  : completion          ? tool_completion(table)
+                                        : "";
   if (options.expect_plugin && !options.local) {
-    throw ddp::tools::UsageError{"reading the command line", "--expect-plugin needs --local", kSeeHelp};
+    ddp::cli::reject_words("--expect-plugin needs --local", "'ddp-selftest --help' lists the options");
   }
   return options;
 }
@@ -262,7 +243,7 @@ int main(int argc, char** argv) {
   std::string_view stage = "wire-up";
   try {
     const Options options = parse_options({argv + (argc > 0 ? 1 : 0), argv + argc});
-    if (options.print != nullptr) {
+    if (!options.print.empty()) {
       ddp::tools::write_standard_output(options.print);
       return 0;
     }
@@ -272,9 +253,9 @@ int main(int argc, char** argv) {
     }
     exit_after_all_limits(options.timeout);
     return test(options, stage);
-  } catch (const ddp::tools::UsageError& error) {
+  } catch (const ddp::cli::ExitError& error) {
     ddp::base::write_stderr_line(fmt::format("ddp-selftest: {}", error.what()));
-    return 2;
+    return error.exit_status();
   } catch (const std::exception& error) {
     complain(name_of_this_rank(), {.check = std::string(stage), .what = error.what()});
     return 1;

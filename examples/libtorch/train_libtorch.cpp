@@ -13,9 +13,7 @@
 #include <ddp/ddp.hpp>
 #include <ddp/torch/distributed_data_parallel.hpp>
 
-#include "digits/dataset.hpp"
-#include "digits/sample_order.hpp"
-#include "digits/shard.hpp"
+#include "digits/digits.hpp"
 
 namespace {
 
@@ -62,17 +60,18 @@ void train(int epochs) {
   torch::set_num_threads(1);                                       // ranks share the cores of their node
   torch::manual_seed(kSeed);
 
-  const digits::Dataset dataset = digits::load_digits(digits::default_digits_file());
-  const digits::Split split = digits::split_train_test(dataset.size(), kTestSamples, kSeed);
-  const Samples test = take(dataset, split.test);
+  const digits::Dataset dataset = digits::load(digits::default_file());
+  const std::vector<std::size_t> all = digits::shuffled_order(dataset.size(), kSeed, 0);
+  const Samples test = take(dataset, std::span{all}.first(kTestSamples));
+  const auto training = std::span{all}.subspan(kTestSamples);
 
   Net net;
   ddp::torch::DistributedDataParallel model{net, group};  // (3) the same start everywhere, and averages in backward()
   torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
   for (int epoch = 0; epoch < epochs; ++epoch) {
     std::vector<std::size_t> order =
-        digits::shuffled_order(split.train.size(), kSeed, static_cast<std::uint64_t>(epoch));
-    for (std::size_t& sample : order) sample = split.train[sample];
+        digits::shuffled_order(training.size(), kSeed, static_cast<std::uint64_t>(epoch) + 1);
+    for (std::size_t& sample : order) sample = training[sample];
     for (const std::span<const std::size_t> batch : digits::global_batches(order, kBatchSize)) {
       const auto own = digits::shard_of(batch, group.rank(), group.size());  // (4) a part of the batch
       const Samples samples = take(dataset, own);

@@ -1,4 +1,4 @@
-"""A small GPT that learns the letters of a text (by default this project's LICENSE), with PyTorch's own DDP.
+"""A small GPT that learns a text, character by character (by default this project's LICENSE), with PyTorch's own DDP.
 
     torchrun --nproc-per-node=4 gpt.py
     ddprun --nproc-per-node=4 gpt.py
@@ -53,17 +53,17 @@ class Layer(nn.Module):
 
 
 class Gpt(nn.Module):
-    def __init__(self, letters: int, context: int, width: int, layers: int, heads: int) -> None:
+    def __init__(self, vocab_size: int, context: int, width: int, layers: int, heads: int) -> None:
         super().__init__()
-        self.letters, self.places = nn.Embedding(letters, width), nn.Embedding(context, width)
+        self.token_embedding, self.position_embedding = nn.Embedding(vocab_size, width), nn.Embedding(context, width)
         self.layers = nn.Sequential(*(Layer(width, heads) for _ in range(layers)), nn.LayerNorm(width))
-        self.output = nn.Linear(width, letters, bias=False)
-        self.output.weight = self.letters.weight  # tied
-        nn.init.normal_(self.letters.weight, std=0.02)
+        self.output = nn.Linear(width, vocab_size, bias=False)
+        self.output.weight = self.token_embedding.weight  # tied
+        nn.init.normal_(self.token_embedding.weight, std=0.02)
 
     def forward(self, text: torch.Tensor) -> torch.Tensor:
-        places = self.places(torch.arange(text.shape[1], device=text.device))
-        return self.output(self.layers(self.letters(text) + places))
+        positions = torch.arange(text.shape[1], device=text.device)
+        return self.output(self.layers(self.token_embedding(text) + self.position_embedding(positions)))
 
 
 def main() -> None:
@@ -80,10 +80,10 @@ def main() -> None:
     device = join(arguments.backend)
     rank, size = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(1)
-    letters = sorted(set(text := arguments.text.read_text()))
-    number = {letter: index for index, letter in enumerate(letters)}
-    data = torch.tensor([number[letter] for letter in text])
-    model = DistributedDataParallel(Gpt(len(letters), arguments.context, arguments.width, arguments.layers, heads=4).to(device),
+    vocabulary = sorted(set(text := arguments.text.read_text()))
+    token_of = {character: token for token, character in enumerate(vocabulary)}
+    data = torch.tensor([token_of[character] for character in text])
+    model = DistributedDataParallel(Gpt(len(vocabulary), arguments.context, arguments.width, arguments.layers, heads=4).to(device),
                                     device_ids=[device.index] if device.type == "cuda" else None)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     order = torch.Generator().manual_seed(2)  # equal on all ranks: each takes its part of the batch
@@ -99,8 +99,8 @@ def main() -> None:
         if step % 20 == 0 or step == arguments.steps:
             dist.all_reduce(mean := loss.detach() / size)
             if rank == 0:
-                letters_seen = step * arguments.batch * arguments.context
-                print(f"step {step}: loss {mean.item():.3f}, {letters_seen / (time.perf_counter() - started):.0f} letters/s", flush=True)
+                tokens = step * arguments.batch * arguments.context
+                print(f"step {step}: loss {mean.item():.3f}, {tokens / (time.perf_counter() - started):.0f} tokens/s", flush=True)
     dist.destroy_process_group()
 
 

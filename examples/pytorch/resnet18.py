@@ -33,8 +33,8 @@ def join(backend: str | None) -> torch.device:
     if not torch.cuda.is_available():
         return torch.device("cpu")
     local_rank = int(os.environ["LOCAL_RANK"]) if told else libddp.world().local_rank
-    torch.cuda.set_device(local_rank)
-    return torch.device("cuda", local_rank)
+    torch.cuda.set_device(local_rank % torch.cuda.device_count())
+    return torch.device("cuda", torch.cuda.current_device())
 
 
 class Block(nn.Module):

@@ -21,8 +21,8 @@
 #include "base/process.hpp"
 #include "launch/launcher_process.hpp"
 #include "launch/own_network.hpp"
-#include "options/program_lookup.hpp"
-#include "options/shell_words.hpp"
+#include "options/host_list.hpp"
+#include "options/worker_command.hpp"
 
 namespace ddp::launcher {
 namespace {

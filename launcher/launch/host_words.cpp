@@ -12,7 +12,7 @@
 #include "base/errors.hpp"
 #include "base/library_thread.hpp"
 #include "base/log.hpp"
-#include "options/option_values.hpp"
+#include "cli/option_values.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -69,7 +69,7 @@ std::string HostWords::last_line(std::size_t host) {
   text = text.substr(0, end + 1);
   text = text.substr(text.find_last_of("\r\n") + 1);
   if (constexpr std::string_view kOwn = "ddprun: "; text.starts_with(kOwn)) text.remove_prefix(kOwn.size());
-  return printable(text.substr(0, kMostLineBytes));
+  return cli::printable(text.substr(0, kMostLineBytes));
 }
 
 void HostWords::finish(Deadline deadline) {

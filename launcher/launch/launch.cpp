@@ -22,6 +22,7 @@
 #include "base/host_name.hpp"
 #include "base/left_scratch.hpp"
 #include "base/log.hpp"
+#include "cli/option_values.hpp"
 #include "control/pending_connections.hpp"
 #include "coordinator/coordinator.hpp"
 #include "coordinator/job_console.hpp"
@@ -37,7 +38,6 @@
 #include "launch/rendezvous.hpp"
 #include "launch/slurm_frontend.hpp"
 #include "launch/waiting_hint.hpp"
-#include "options/option_values.hpp"
 #include "outcome/exit_error.hpp"
 #include "pmix_server/scratch_directory.hpp"
 #include "report/json_report.hpp"
@@ -411,7 +411,7 @@ std::string leave_missing_temporary_folder(base::Environment& environment) {
   environment = base::Environment{std::move(variables)};
   ::unsetenv("TMPDIR");
   return fmt::format("warning: there is no folder '{}' (TMPDIR) here: ddprun and the ranks use /tmp",
-                     printable(folder));
+                     cli::printable(folder));
 }
 
 }  // namespace ddp::launcher

@@ -31,13 +31,13 @@
 #include "base/log.hpp"
 #include "base/process.hpp"
 #include "base/socket.hpp"
+#include "cli/option_values.hpp"
 #include "kvs/pmi2_store.hpp"
 #include "kvs/pmix_store.hpp"
 #include "launch/own_network.hpp"
 #include "launch/rendezvous_proof.hpp"
 #include "launch/waiting_hint.hpp"
 #include "options/host_list.hpp"
-#include "options/option_values.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -88,7 +88,7 @@ std::vector<std::string> addresses_to_lead_at(const std::string& host, bool told
 std::int64_t place_of_agent(const base::Environment& environment) {
   const auto part = environment.raw(kAgentHostVariable);
   if (!part) return environment.number("SLURM_PROCID").value_or(-1);
-  return parse_whole(kAgentHostVariable, std::string_view(*part).substr(0, part->find(':')), 0, kMaxNodes - 1);
+  return cli::parse_whole(kAgentHostVariable, std::string_view(*part).substr(0, part->find(':')), 0, kMaxNodes - 1);
 }
 
 }  // namespace

@@ -19,8 +19,8 @@
 #include "base/errors.hpp"
 #include "launch/job_input.hpp"
 #include "launch/launcher_process.hpp"
-#include "options/program_lookup.hpp"
-#include "options/shell_words.hpp"
+#include "options/host_list.hpp"
+#include "options/worker_command.hpp"
 
 namespace ddp::launcher {
 namespace {

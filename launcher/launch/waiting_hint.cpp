@@ -7,7 +7,7 @@
 #include "base/library_thread.hpp"
 #include "base/log.hpp"
 #include "launch/own_network.hpp"
-#include "options/program_lookup.hpp"
+#include "options/worker_command.hpp"
 #include "outcome/exit_error.hpp"
 
 namespace ddp::launcher {

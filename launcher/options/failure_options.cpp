@@ -1,16 +1,88 @@
-// Options on how the job ends: failures, restarts, time limits and signals.
+// Names of signals as the C library knows them.
+#include "options/failure_options.hpp"
+
 #include <signal.h>
 
 #include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <cstring>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "base/process.hpp"
+#include "cli/option_values.hpp"
 #include "options/option_groups.hpp"
-#include "options/option_values.hpp"
 
 namespace ddp::launcher {
+namespace {
+
+/// "RTMIN+3" is 3 after @p base, "RTMAX-1" 1 before it.
+std::optional<int> real_time_number(std::string_view name) {
+  const bool from_min = name.starts_with("RTMIN");
+  if (!from_min && !name.starts_with("RTMAX")) return std::nullopt;
+  const int base = from_min ? SIGRTMIN : SIGRTMAX;
+  std::string_view rest = name.substr(5);
+  if (rest.empty()) return base;
+  if (rest.front() != (from_min ? '+' : '-')) return std::nullopt;
+  rest.remove_prefix(1);
+  unsigned offset = 0;
+  const auto [end, status] = std::from_chars(rest.data(), rest.data() + rest.size(), offset);
+  if (status != std::errc{} || end != rest.data() + rest.size()) return std::nullopt;
+  if (offset > static_cast<unsigned>(SIGRTMAX - SIGRTMIN)) return std::nullopt;
+  return from_min ? base + static_cast<int>(offset) : base - static_cast<int>(offset);
+}
+
+}  // namespace
+
+std::optional<int> signal_number(std::string_view name) {
+  std::string upper{name};
+  std::transform(upper.begin(), upper.end(), upper.begin(), [](unsigned char c) { return std::toupper(c); });
+  std::string_view word = upper;
+  if (word.starts_with("SIG")) word.remove_prefix(3);
+  for (int signal = 1; signal < SIGRTMIN; ++signal) {
+    const char* known = sigabbrev_np(signal);
+    if (known != nullptr && word == known) return signal;
+  }
+  return real_time_number(word);
+}
+
+bool can_be_passed_on(int signal) {
+  switch (signal) {
+    case SIGKILL:
+    case SIGSTOP:  // cannot be received
+    case SIGCHLD:  // a rank has ended
+    case SIGPIPE:  // ignored: see SignalInbox
+    case SIGSEGV:
+    case SIGBUS:
+    case SIGFPE:
+    case SIGILL:
+    case SIGTRAP:
+    case SIGSYS:  // faults of ddprun itself
+    case SIGABRT: return false;
+    default: return true;
+  }
+}
+
+SignalList read_signals(std::string_view text) {
+  SignalList list;
+  for (const std::string_view name : cli::parts_of(text, ',')) {
+    if (name.empty()) continue;
+    const auto signal = signal_number(name);
+    if (!signal) {
+      list.unknown.emplace_back(name);
+    } else if (!can_be_passed_on(*signal)) {
+      list.unusable.emplace_back(name);
+    } else if (std::find(list.signals.begin(), list.signals.end(), *signal) == list.signals.end()) {
+      list.signals.push_back(*signal);
+    }
+  }
+  return list;
+}
+
+// Options on how the job ends: failures, restarts, time limits and signals.
+
 namespace {
 
 // Slurm kills what is left KillWait seconds (default 30) after its SIGTERM; ddprun must kill and report before.
@@ -20,13 +92,13 @@ constexpr std::chrono::seconds kSlurmShutdown{25};
 constexpr int kMaxRestarts = 1'000'000;
 
 /// torchrun takes any number for its poll interval.
-constexpr double kAnyInterval = kOneYear;
+constexpr double kAnyInterval = cli::kOneYear;
 
 void settle_signals(OptionDraft& draft) {
   LaunchOptions& options = draft.options;
   if (draft.ending) {
     for (const std::string& name : draft.ending->unknown)
-      draft.notice(fmt::format("'{}' in --signals-to-handle is ignored: no such signal", printable(name)));
+      draft.notice(fmt::format("'{}' in --signals-to-handle is ignored: no such signal", cli::printable(name)));
     for (const std::string& name : draft.ending->unusable)
       draft.notice(fmt::format("{} in --signals-to-handle is ignored: it cannot be forwarded", name));
   }
@@ -38,7 +110,7 @@ void settle_signals(OptionDraft& draft) {
   if (draft.ending && draft.forwarded) {
     for (const int signal : options.ending_signals) {
       if (in(options.forwarded_signals, signal))
-        reject_combination(
+        cli::reject_combination(
             fmt::format("{} is in --signals-to-handle and in --forward-signals", base::signal_name(signal)),
             "the former end the job, the latter do not: remove it from one");
     }
@@ -58,18 +130,20 @@ void add_failure_options(OptionTable& table, OptionDraft& draft) {
   table
       .add_value("--max-restarts", "N", "How often to restart all ranks after a failure (default 0).",
                  [&](const auto& source, const auto& text) {
-                   options.max_restarts = parse_whole(source, text, 0, kMaxRestarts);
+                   options.max_restarts = cli::parse_whole(source, text, 0, kMaxRestarts);
                  })
       .torchrun();
-  table.add_value("--failure-grace", "SECONDS",
-                  "How long the other ranks may continue after the first failure, to report what they saw (default 2; "
-                  "0 while restarts remain).",
-                  [&](const auto& source, const auto& text) { options.failure_grace = parse_seconds(source, text); });
+  table.add_value(
+      "--failure-grace", "SECONDS",
+      "How long the other ranks may continue after the first failure, to report what they saw (default 2; "
+      "0 while restarts remain).",
+      [&](const auto& source, const auto& text) { options.failure_grace = cli::parse_seconds(source, text); });
   table
-      .add_value("--shutdown-timeout", "SECONDS",
-                 "Time from SIGTERM to SIGKILL when the job is ended (default 30; 25 in a Slurm job, since Slurm kills "
-                 "after 30).",
-                 [&](const auto& source, const auto& text) { options.shutdown_timeout = parse_seconds(source, text); })
+      .add_value(
+          "--shutdown-timeout", "SECONDS",
+          "Time from SIGTERM to SIGKILL when the job is ended (default 30; 25 in a Slurm job, since Slurm kills "
+          "after 30).",
+          [&](const auto& source, const auto& text) { options.shutdown_timeout = cli::parse_seconds(source, text); })
       .torchrun();
   table
       .add_value("--signals-to-handle", "NAMES",
@@ -80,15 +154,15 @@ void add_failure_options(OptionTable& table, OptionDraft& draft) {
                   [&](const auto& source, const auto& text) {
                     draft.forwarded = read_signals(text);
                     for (const auto& name : draft.forwarded->unknown)
-                      reject_value(source, name, "is not a signal", "give names as in SIGUSR1,SIGUSR2");
+                      cli::reject_value(source, name, "is not a signal", "give names as in SIGUSR1,SIGUSR2");
                     for (const auto& name : draft.forwarded->unusable)
-                      reject_value(source, name, "cannot be forwarded", "leave it out");
+                      cli::reject_value(source, name, "cannot be forwarded", "leave it out");
                   });
   table.add_value(
       "--hang-report-after", "SECONDS",
       "Say who hangs once no rank has made progress for this time; the job goes on (default 300; 0: never).",
       [&](const auto& source, const auto& text) {
-        const auto after = parse_seconds(source, text, kOneYear);
+        const auto after = cli::parse_seconds(source, text, cli::kOneYear);
         options.hang_report_after = after > after.zero() ? std::optional{after} : std::nullopt;
       });
   table.add_flag("--torchrun-exit-codes", "Exit status 1 for every failure, as with torchrun.",
@@ -97,7 +171,7 @@ void add_failure_options(OptionTable& table, OptionDraft& draft) {
       .add_value("--monitor-interval", "SECONDS",
                  "Ignored, for compatibility with torchrun: ddprun notices the end of a rank at once.",
                  [&](const auto& source, const auto& text) {
-                   parse_seconds(source, text, kAnyInterval);
+                   cli::parse_seconds(source, text, kAnyInterval);
                    if (source.starts_with("--"))
                      draft.notice(fmt::format("{} is ignored: ddprun notices the end of a rank at once", source));
                  })
@@ -108,7 +182,7 @@ void settle_failure_options(const OptionTable& table, OptionDraft& draft, const 
   constexpr const char* kShutdownVariable = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT";
   if (!table.said("--shutdown-timeout")) {
     if (const auto text = environment.raw(kShutdownVariable)) {
-      draft.options.shutdown_timeout = parse_seconds(kShutdownVariable, *text);
+      draft.options.shutdown_timeout = cli::parse_seconds(kShutdownVariable, *text);
     } else if (environment.has("SLURM_JOB_ID")) {
       draft.options.shutdown_timeout = kSlurmShutdown;
     }

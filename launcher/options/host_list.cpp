@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <string_view>
 #include <unordered_map>
 #include <utility>
 
@@ -10,11 +9,49 @@
 
 #include <ddp/error.hpp>
 
-#include "options/option_values.hpp"
-#include "options/rendezvous_values.hpp"
+#include "cli/option_values.hpp"
+#include "options/rendezvous_options.hpp"
 #include "topology/network/hostlist.hpp"
 
 namespace ddp::launcher {
+
+std::vector<std::string> split_shell_words(const std::string& option, const std::string& text) {
+  std::vector<std::string> words;
+  bool inside = false;  // a word, which may be empty: ''
+  char quote = 0;
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    const char letter = text[at];
+    if (quote == 0 && (letter == ' ' || letter == '\t' || letter == '\n')) {
+      inside = false;
+      continue;
+    }
+    if (!inside) words.emplace_back();
+    inside = true;
+    if (quote == 0 && (letter == '\'' || letter == '"')) {
+      quote = letter;
+    } else if (letter == quote && quote != 0) {
+      quote = 0;
+    } else if (letter == '\\' && quote != '\'') {
+      if (at + 1 == text.size()) cli::reject_value(option, text, "ends in a backslash", "write \\\\ for one");
+      const char next = text[++at];
+      // Within double quotes it keeps only what would mean something there.
+      if (quote == '"' && next != '"' && next != '\\' && next != '$' && next != '`') words.back() += letter;
+      words.back() += next;
+    } else {
+      words.back() += letter;
+    }
+  }
+  if (quote != 0) cli::reject_value(option, text, "has an open quote", "quote words as for a shell");
+  if (words.empty() || words.front().empty()) cli::reject_value(option, text, "is no command", "give one such as ssh");
+  return words;
+}
+
+std::string shell_quoted(std::string_view word) {
+  std::string text = "'";
+  for (const char letter : word) text += letter == '\'' ? std::string("'\\''") : std::string(1, letter);
+  return text + "'";
+}
+
 namespace {
 
 constexpr const char* kListHint = "write HOST or HOST:RANKS, with commas between them: n0:2,n[1-3]:4";
@@ -34,14 +71,14 @@ Count split_count(const std::string& source, std::string_view word) {
   std::size_t colon = std::string_view::npos;
   if (const auto close = word.find(']');
       word.starts_with('[') && word.substr(0, close).find(':') != std::string::npos) {
-    if (close == std::string_view::npos) reject_value(source, word, "has no closing bracket", kListHint);
+    if (close == std::string_view::npos) cli::reject_value(source, word, "has no closing bracket", kListHint);
     if (close + 1 < word.size() && word[close + 1] != ':')
-      reject_value(source, word, "has no colon after the bracket", kListHint);
+      cli::reject_value(source, word, "has no colon after the bracket", kListHint);
     colon = close + 1 < word.size() ? close + 1 : std::string_view::npos;
   } else {
     colon = word.find(':');
     if (colon != std::string_view::npos && word.find(':', colon + 1) != std::string_view::npos)
-      reject_value(source, word, "has more than one colon", "an IPv6 address needs brackets: [fd00::7]:2");
+      cli::reject_value(source, word, "has more than one colon", "an IPv6 address needs brackets: [fd00::7]:2");
   }
   if (colon == std::string_view::npos) return {.host = word, .given = false};
   return {.host = word.substr(0, colon), .number = word.substr(colon + 1), .given = true};
@@ -50,21 +87,22 @@ Count split_count(const std::string& source, std::string_view word) {
 /// What ssh would take for an option is no host.
 std::string checked_name(const std::string& source, const std::string& name) {
   std::string host = parse_host(source, name);
-  if (host.starts_with('-')) reject_value(source, name, "is not a host name or address", kListHint);
+  if (host.starts_with('-')) cli::reject_value(source, name, "is not a host name or address", kListHint);
   return host;
 }
 
 std::vector<std::string> names_of(const std::string& source, std::string_view host) {
   if (host.find('@') != std::string_view::npos)
-    reject_value(source, host, "names a user", "all ranks run as one user; where its names differ, use ~/.ssh/config");
-  if (host.empty()) reject_value(source, host, "is not a host name or address", kListHint);
+    cli::reject_value(source, host, "names a user",
+                      "all ranks run as one user; where its names differ, use ~/.ssh/config");
+  if (host.empty()) cli::reject_value(source, host, "is not a host name or address", kListHint);
   if (host.starts_with('[') && host.find(':') != std::string_view::npos)
     return {checked_name(source, std::string(host))};
   std::vector<std::string> names;
   try {
-    names = topology::expand_hostlist(printable(host), kMaxNodes);
+    names = topology::expand_hostlist(cli::printable(host), kMaxNodes);
   } catch (const Error& error) {
-    throw usage_error(source, error);
+    throw cli::usage_error(source, error);
   }
   for (std::string& name : names) name = checked_name(source, name);
   return names;
@@ -72,12 +110,13 @@ std::vector<std::string> names_of(const std::string& source, std::string_view ho
 
 void add_word(const std::string& source, std::string_view word, std::vector<HostMention>& mentions) {
   const Count count = split_count(source, word);
-  const int slots = count.given ? parse_count(fmt::format("the ranks of '{}' in {}", printable(count.host), source),
-                                              std::string(count.number), kMaxRanksPerNode)
-                                : 0;
+  const int slots = count.given
+                        ? cli::parse_count(fmt::format("the ranks of '{}' in {}", cli::printable(count.host), source),
+                                           std::string(count.number), kMaxRanksPerNode)
+                        : 0;
   for (std::string& name : names_of(source, count.host)) {
     if (mentions.size() == kMaxNodes * std::size_t{16})
-      reject_value(source, word, "is one host too many", fmt::format("a job has at most {} nodes", kMaxNodes));
+      cli::reject_value(source, word, "is one host too many", fmt::format("a job has at most {} nodes", kMaxNodes));
     mentions.push_back({.name = std::move(name), .slots = slots, .max_slots = 0});
   }
 }
@@ -91,7 +130,7 @@ std::vector<std::string_view> entries_of(std::string_view text) {
     if (at < text.size() && text[at] == '[') inside = true;
     if (at < text.size() && text[at] == ']') inside = false;
     if (at < text.size() && (inside || text[at] != ',')) continue;
-    entries.push_back(trimmed(text.substr(begin, at - begin)));
+    entries.push_back(cli::trimmed(text.substr(begin, at - begin)));
     begin = at + 1;
   }
   return entries;
@@ -131,8 +170,8 @@ void take_setting(const std::string& source, const std::string& word, HostMentio
   const std::string value = equals == std::string::npos ? "" : word.substr(equals + 1);
   const bool slots = key == "slots" || key == "cpu" || key == "cpus" || key == "count";
   const bool most = key == "max_slots" || key == "slots_max" || key == "max_cpus" || key == "cpus_max";
-  if (!slots && !most) reject_value(source, word, "is not understood", kLineHint);
-  const int number = parse_count(fmt::format("{} in {}", key, source), value, kMaxRanksPerNode);
+  if (!slots && !most) cli::reject_value(source, word, "is not understood", kLineHint);
+  const int number = cli::parse_count(fmt::format("{} in {}", key, source), value, kMaxRanksPerNode);
   (slots ? setting.slots : setting.max_slots) = number;
 }
 
@@ -145,7 +184,7 @@ void add_line(const std::string& source, std::string_view line, std::vector<Host
   for (std::size_t i = 1; i < words.size(); ++i) take_setting(source, words[i], setting);
   for (std::size_t i = first; i < mentions.size(); ++i) {
     if (setting.slots > 0 && mentions[i].slots > 0)
-      reject_value(source, line, "gives the number of ranks twice", kLineHint);
+      cli::reject_value(source, line, "gives the number of ranks twice", kLineHint);
     if (setting.slots > 0) mentions[i].slots = setting.slots;
     mentions[i].max_slots = setting.max_slots;
   }
@@ -156,7 +195,7 @@ void add_line(const std::string& source, std::string_view line, std::vector<Host
 std::vector<HostMention> parse_host_list(const std::string& source, const std::string& text) {
   std::vector<HostMention> mentions;
   for (const std::string_view entry : entries_of(text)) {
-    if (entry.empty()) reject_value(source, text, "has an empty entry", kListHint);
+    if (entry.empty()) cli::reject_value(source, text, "has an empty entry", kListHint);
     add_word(source, entry, mentions);
   }
   return mentions;
@@ -167,8 +206,8 @@ std::vector<HostMention> parse_host_file(const std::string& source, const std::s
   int number = 0;
   std::string_view rest = text;
   if (rest.starts_with("\xff\xfe") || rest.starts_with("\xfe\xff") || rest.find('\0') != std::string_view::npos)
-    reject_value(source, rest.substr(0, 16), "begins a file in UTF-16 or one that is no text",
-                 "save it as UTF-8: iconv -f UTF-16 -t UTF-8 FILE");
+    cli::reject_value(source, rest.substr(0, 16), "begins a file in UTF-16 or one that is no text",
+                      "save it as UTF-8: iconv -f UTF-16 -t UTF-8 FILE");
   if (rest.starts_with(kByteOrderMark)) rest.remove_prefix(kByteOrderMark.size());
   while (!rest.empty()) {
     const auto end = rest.find('\n');
@@ -199,23 +238,24 @@ std::vector<HostEntry> merge_hosts(const std::string& source, const std::vector<
   const auto counted = std::count_if(mentions.begin(), mentions.end(), [](const auto& one) { return one.slots > 0; });
   if (counted > 0 && static_cast<std::size_t>(counted) < mentions.size()) {
     const auto without = std::find_if(mentions.begin(), mentions.end(), [](const auto& one) { return one.slots == 0; });
-    reject_value(source, without->name, "has no number of ranks, but others have",
-                 "give all hosts a number, or none: then --nproc-per-node holds");
+    cli::reject_value(source, without->name, "has no number of ranks, but others have",
+                      "give all hosts a number, or none: then --nproc-per-node holds");
   }
-  if (hosts.empty()) reject_value(source, "", "names no host", kListHint);
+  if (hosts.empty()) cli::reject_value(source, "", "names no host", kListHint);
   if (hosts.size() > static_cast<std::size_t>(kMaxNodes))
-    reject_value(source, hosts.back().name, "is one host too many",
-                 fmt::format("a job has at most {} nodes", kMaxNodes));
+    cli::reject_value(source, hosts.back().name, "is one host too many",
+                      fmt::format("a job has at most {} nodes", kMaxNodes));
   const bool listed_by_rank = counted == 0 && hosts.size() < mentions.size();
   for (HostEntry& host : hosts) {
     const Sum& sum = sums.at(without_case(host.name));
     if (listed_by_rank) host.ranks = std::min(sum.times, kMaxRanksPerNode + 1);
     if (host.ranks > kMaxRanksPerNode)
-      reject_value(source, host.name, "has too many ranks", fmt::format("a node has at most {}", kMaxRanksPerNode));
+      cli::reject_value(source, host.name, "has too many ranks",
+                        fmt::format("a node has at most {}", kMaxRanksPerNode));
     host.max_ranks = sum.max_slots;
     if (sum.max_slots > 0 && host.ranks > sum.max_slots)
-      reject_value(source, host.name, fmt::format("has {} ranks, but max_slots={}", host.ranks, sum.max_slots),
-                   "give fewer slots, or a larger max_slots");
+      cli::reject_value(source, host.name, fmt::format("has {} ranks, but max_slots={}", host.ranks, sum.max_slots),
+                        "give fewer slots, or a larger max_slots");
   }
   return hosts;
 }

@@ -1,12 +1,20 @@
-// Lists of hosts as mpirun, horovodrun and Slurm write them: -H and --hostfile.
+// Lists of hosts as mpirun, horovodrun and Slurm write them: -H and --hostfile; and words as a shell divides them.
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "options/launch_options.hpp"
 
 namespace ddp::launcher {
+
+/// Blanks divide; quotes of both kinds and backslashes keep, as in sh(1). Nothing is expanded: $, ~ and * stay. Throws
+/// ExitError(kExitUsage) that names @p option for no word, an open quote, and a backslash at the end.
+std::vector<std::string> split_shell_words(const std::string& option, const std::string& text);
+
+/// @p word in quotes that any shell takes off again, csh too.
+std::string shell_quoted(std::string_view word);
 
 /// The variable that tells an agent which host of its frontend's list it is: "NODE:RANKS", or
 /// "NODE:RANKS:here" on the frontend's host; RANKS 0: as --nproc-per-node says.

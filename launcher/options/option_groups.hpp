@@ -4,11 +4,14 @@
 #include <optional>
 #include <string>
 
+#include "cli/option_table.hpp"
+#include "options/failure_options.hpp"
 #include "options/launch_options.hpp"
-#include "options/option_table.hpp"
-#include "options/signal_list.hpp"
 
 namespace ddp::launcher {
+
+using cli::OptionTable;
+using cli::ValueKind;
 
 /// A value, and the option or variable that gave it; empty: none did.
 struct SourcedText {

@@ -1,8 +1,8 @@
 // Options on cores and GPUs.
 #include <fmt/format.h>
 
+#include "cli/option_values.hpp"
 #include "options/option_groups.hpp"
-#include "options/option_values.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -19,13 +19,13 @@ BindPolicy policy_like(const std::string& numa_binding, OptionDraft& draft) {
   return BindPolicy::numa;
 }
 
-/// What @p read makes of a word, whose Error(invalid_argument) becomes ExitError(kExitUsage).
+/// What @p read makes of a word, whose Error(invalid_argument) becomes cli::UsageError.
 template <class Read>
 auto usage_checked(const Read& read) {
   try {
     return read();
   } catch (const Error& error) {
-    throw ExitError{kExitUsage, error.detail()};
+    throw cli::UsageError{error.attempted(), error.cause(), error.hint(), error.code()};
   }
 }
 
@@ -50,7 +50,7 @@ void settle_gpus(const OptionTable& table, OptionDraft& draft, const base::Envir
   if (!options.virtual_local_rank) return;
   const bool by_variable = !draft.gpus && options.gpus == GpuVisibility::none;
   if (by_variable || (draft.gpus && *draft.gpus != GpuVisibility::one))
-    reject_combination(
+    cli::reject_combination(
         fmt::format("{} and {}={} are mutually exclusive: all ranks would use the same GPU",
                     table.given("--virtual-local-rank") ? "--virtual-local-rank" : "PET_VIRTUAL_LOCAL_RANK",
                     by_variable ? "DDP_GPUS" : "--gpus", to_string(options.gpus)),
@@ -68,8 +68,8 @@ void add_placement_options(OptionTable& table, OptionDraft& draft) {
                  "Cores for each rank: its share of the NUMA node nearest to its GPU (numa, the default), one core "
                  "(core), its share of the nearest package (socket), or all that ddprun may use (none).",
                  [&](const auto& source, const auto& text) {
-                   draft.bind =
-                       usage_checked([&] { return topology::read_bind_policy("reading " + source, printable(text)); });
+                   draft.bind = usage_checked(
+                       [&] { return topology::read_bind_policy("reading " + source, cli::printable(text)); });
                  })
       .choices({topology::kBindWords.begin(), topology::kBindWords.end()});
   table
@@ -78,7 +78,7 @@ void add_placement_options(OptionTable& table, OptionDraft& draft) {
                  "(one), or those of ddprun, with CUDA_VISIBLE_DEVICES and the like unchanged (none).",
                  [&](const auto& source, const auto& text) {
                    draft.gpus = usage_checked(
-                       [&] { return topology::read_gpu_visibility("reading " + source, printable(text)); });
+                       [&] { return topology::read_gpu_visibility("reading " + source, cli::printable(text)); });
                  })
       .choices({topology::kGpuWords.begin(), topology::kGpuWords.end()});
   table
@@ -86,10 +86,11 @@ void add_placement_options(OptionTable& table, OptionDraft& draft) {
                 options.virtual_local_rank)
       .torchrun();
   table
-      .add_value(
-          "--numa-binding", "POLICY",
-          "torchrun's form of --bind: node (numa), socket, exclusive or core-complex (both as numa).",
-          [&](const auto& source, const auto& text) { draft.numa_binding = parse_choice(source, text, kNumaBindings); })
+      .add_value("--numa-binding", "POLICY",
+                 "torchrun's form of --bind: node (numa), socket, exclusive or core-complex (both as numa).",
+                 [&](const auto& source, const auto& text) {
+                   draft.numa_binding = cli::parse_choice(source, text, kNumaBindings);
+                 })
       .torchrun_without_variable()
       .choices(kNumaBindings);
   table.add_flag("--report-bindings", "Show the cores, GPU and NIC of each rank at the start.",

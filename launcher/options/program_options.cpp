@@ -2,8 +2,8 @@
 #include <fmt/format.h>
 
 #include "base/backend_file.hpp"
+#include "cli/option_values.hpp"
 #include "options/option_groups.hpp"
-#include "options/option_values.hpp"
 
 namespace ddp::launcher {
 
@@ -11,7 +11,7 @@ namespace {
 
 StandardInput parse_standard_input(const std::string& source, const std::string& text) {
   static const std::vector<std::string> kWords{"0", "all", "none"};
-  const std::string& word = parse_choice(source, text, kWords);
+  const std::string& word = cli::parse_choice(source, text, kWords);
   return word == "all" ? StandardInput::all : word == "none" ? StandardInput::none : StandardInput::rank_zero;
 }
 
@@ -35,7 +35,7 @@ void add_program_options(OptionTable& table, OptionDraft& draft) {
                  "programs that name no backend takes libddp's, if the Python package libddp is installed.",
                  [&](const auto& source, const auto& text) {
                    if (!base::backends_of(text)) {
-                     reject_value(source, text, "is not the name of a backend", base::kBackendRule);
+                     cli::reject_value(source, text, "is not the name of a backend", base::kBackendRule);
                    }
                    draft.options.backend = text;
                  })
@@ -54,7 +54,7 @@ void add_program_options(OptionTable& table, OptionDraft& draft) {
                  "Ignored, for compatibility with torchrun: every rank is a separate program.",
                  [&](const auto& source, const auto& text) {
                    static const std::vector<std::string> kMethods{"spawn", "fork", "forkserver"};
-                   if (parse_choice(source, text, kMethods) != "spawn")
+                   if (cli::parse_choice(source, text, kMethods) != "spawn")
                      draft.notice(fmt::format("{} is ignored: every rank is a separate program", source));
                  })
       .torchrun()
@@ -75,9 +75,9 @@ void settle_program_options(const OptionTable& table, OptionDraft& draft) {
     if (draft.module) draft.notice("--module is ignored: --run-path runs PROGRAM as a file");
     draft.options.mode = ProgramMode::run_path;
   } else if (draft.module && draft.no_python) {
-    reject_combination(fmt::format("{} and {} are mutually exclusive", origin("--module", "PET_MODULE"),
-                                   origin("--no-python", "PET_NO_PYTHON")),
-                       "a module needs the Python interpreter: drop one of them");
+    cli::reject_combination(fmt::format("{} and {} are mutually exclusive", origin("--module", "PET_MODULE"),
+                                        origin("--no-python", "PET_NO_PYTHON")),
+                            "a module needs the Python interpreter: drop one of them");
   } else if (draft.module) {
     draft.options.mode = ProgramMode::module;
   } else if (draft.no_python) {

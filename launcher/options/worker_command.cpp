@@ -1,4 +1,3 @@
-// Tells programs from Python scripts as their files say, and finds the interpreter.
 #include "options/worker_command.hpp"
 
 #include <fcntl.h>
@@ -7,18 +6,156 @@
 
 #include <array>
 #include <cerrno>
+#include <cstddef>
 #include <string_view>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "base/errors.hpp"
 #include "base/unique_fd.hpp"
-#include "options/program_lookup.hpp"
-#include "options/script_line.hpp"
+#include "cli/option_values.hpp"
 #include "options/string_template.hpp"
 #include "outcome/exit_error.hpp"
 
 namespace ddp::launcher {
+namespace {
+
+constexpr std::string_view kMark = "\xef\xbb\xbf";
+
+/// As much of the file as the kernel looks at (BINPRM_BUF_SIZE).
+std::string head_of(const std::string& path) {
+  std::array<char, 256> bytes{};
+  const base::UniqueFd file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK)};
+  const ssize_t size = file ? ::read(file.get(), bytes.data(), bytes.size()) : -1;
+  return size > 0 ? std::string(bytes.data(), static_cast<std::size_t>(size)) : std::string{};
+}
+
+bool is_missing(const std::string& file) {
+  return ::access(file.c_str(), F_OK) != 0 && (errno == ENOENT || errno == ENOTDIR);
+}
+
+std::string_view without_blanks(std::string_view text) {
+  while (text.starts_with(' ') || text.starts_with('\t')) text.remove_prefix(1);
+  while (text.ends_with(' ') || text.ends_with('\t')) text.remove_suffix(1);
+  return text;
+}
+
+std::string line_end_hint(const std::string& path) {
+  return fmt::format("its lines end as on Windows, with a carriage return (\\r): sed -i 's/\\r$//' {}",
+                     cli::printable(path));
+}
+
+}  // namespace
+
+std::string script_line_fault(const std::string& path) {
+  const std::string head = head_of(path);
+  if (head.starts_with(kMark) && std::string_view(head).substr(kMark.size()).starts_with("#!"))
+    return fmt::format("a byte order mark stands before its '#!': sed -i '1s/^\\xef\\xbb\\xbf//' {}",
+                       cli::printable(path));
+  if (!head.starts_with("#!")) return {};
+  const auto end = head.find('\n');
+  if (end == std::string::npos) return {};  // the kernel cuts it
+  const std::string_view line = without_blanks(std::string_view(head).substr(2, end - 2));
+  const auto blank = line.find_first_of(" \t");
+  const std::string interpreter{line.substr(0, blank)};
+  if (interpreter.empty()) return {};
+  if (is_missing(interpreter)) {
+    if (interpreter.ends_with('\r')) return line_end_hint(path);
+    return fmt::format("install {} on this host, or correct the line", cli::printable(interpreter));
+  }
+  // env looks for what it is told, with the carriage return; others may take it for a blank, as perl does.
+  const bool env = interpreter == "env" || interpreter.ends_with("/env");
+  return env && line.ends_with('\r') ? line_end_hint(path) : std::string{};
+}
+
+namespace {
+
+/// 0 when @p path is a file that this user may execute, else an errno value.
+int execution_obstacle(const std::string& path) {
+  struct stat facts {};
+  if (::stat(path.c_str(), &facts) != 0) return errno;
+  if (S_ISDIR(facts.st_mode)) return EISDIR;
+  if (::faccessat(AT_FDCWD, path.c_str(), X_OK, AT_EACCESS) != 0) return errno;
+  return 0;
+}
+
+bool means_missing(int number) { return number == ENOENT || number == ENOTDIR; }
+
+/// For names that another program has spoilt.
+std::string hint_for_name(const std::string& name) {
+  if (name.ends_with('\r'))
+    return "the name ends in a carriage return: the lines of the script that calls ddprun end as on Windows (sed -i "
+           "'s/\\r$//' SCRIPT)";
+  for (const char* dash : {"\xe2\x80\x93", "\xe2\x80\x94", "\xe2\x88\x92"}) {
+    if (name.starts_with(dash)) return "it begins with a dash that is no '-', as documents have it: type it anew";
+  }
+  return {};
+}
+
+[[noreturn]] void reject_missing(const std::string& name, std::string cause, int number, std::string hint) {
+  if (std::string better = hint_for_name(name); !better.empty()) hint = std::move(better);
+  throw ExitError{kExitNotFound,
+                  {.code = ErrorCode::not_found,
+                   .attempted = fmt::format("looking for the program '{}'", cli::printable(name)),
+                   .cause = std::move(cause),
+                   .native = base::errno_name(number),
+                   .hint = std::move(hint)}};
+}
+
+[[noreturn]] void reject_unusable(const std::string& path, int number) {
+  const bool python = path.ends_with(".py");
+  std::string hint = number == EISDIR   ? "give the path of a file"
+                     : python           ? fmt::format("start it with an interpreter: python {}", path)
+                     : number == EACCES ? fmt::format("make it executable: chmod +x {}", path)
+                                        : std::string{};
+  throw ExitError{kExitNotExecutable,
+                  {.code = ErrorCode::invalid_argument,
+                   .attempted = fmt::format("checking the program '{}'", path),
+                   .cause = number == EISDIR ? "it is a folder"
+                                             : fmt::format("it cannot be executed: {}", base::errno_text(number)),
+                   .native = base::errno_name(number),
+                   .hint = std::move(hint)}};
+}
+
+}  // namespace
+
+std::string find_program(const std::string& name, const std::string& search_path) {
+  if (name.empty()) reject_missing(name, "the name is empty", ENOENT, "give the name of a program");
+  if (name.find('/') != std::string::npos) {
+    const int obstacle = execution_obstacle(name);
+    if (means_missing(obstacle)) reject_missing(name, "there is no such file", obstacle, "check the path");
+    if (obstacle != 0) reject_unusable(name, obstacle);
+    return name;
+  }
+
+  std::string unusable;
+  int unusable_number = 0;
+  std::string_view rest = search_path;
+  for (bool more = true; more;) {
+    const auto colon = rest.find(':');
+    const std::string_view folder = rest.substr(0, colon);
+    more = colon != std::string_view::npos;
+    if (more) rest.remove_prefix(colon + 1);
+    std::string path = folder.empty() ? "./" + name : fmt::format("{}/{}", folder, name);
+    const int obstacle = execution_obstacle(path);
+    if (obstacle == 0) return path;
+    if (obstacle != EISDIR && !means_missing(obstacle) && unusable.empty()) {
+      unusable = std::move(path);
+      unusable_number = obstacle;
+    }
+  }
+  if (!unusable.empty()) reject_unusable(unusable, unusable_number);
+  const bool here = ::access(name.c_str(), F_OK) == 0;
+  reject_missing(name, "no folder of PATH has it", ENOENT,
+                 !here ? "check the name, or give its path"
+                 : name.ends_with(".py")
+                     ? fmt::format("to run the script of that name in this folder, write: python {}", name)
+                     : fmt::format("to run the file of that name in this folder, write ./{}", name));
+}
+
+// Tells programs from Python scripts as their files say, and finds the interpreter.
+
 namespace {
 
 /// A byte order mark hides the "#!" from the kernel.

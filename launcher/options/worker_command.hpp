@@ -1,4 +1,4 @@
-// From what the user wrote to what each rank executes: interpreter, module, program, ${local_rank}.
+// From a program and its arguments to what each rank executes: interpreters, PATH, torchrun's macros.
 #pragma once
 
 #include <string>
@@ -8,6 +8,20 @@
 #include "options/launch_options.hpp"
 
 namespace ddp::launcher {
+
+/// What is wrong with the line of the script @p path, as a hint: the interpreter is not on this host, or its name ends
+/// in a carriage return, as Windows' editors leave it. Empty where nothing is, where the file is no script, and where
+/// it cannot be read.
+std::string script_line_fault(const std::string& path);
+
+// Finds the program before anything is started, so that a wrong name is one clear line and not one failure per rank.
+
+/// The file to execute for @p name: @p name itself when it contains a slash, else the first executable file of that
+/// name in the folders of @p search_path (colon-separated; an empty part means the current folder), as execvp(3) does.
+/// Throws ExitError with kExitNotFound when there is no such file, kExitNotExecutable when it cannot be executed.
+std::string find_program(const std::string& name, const std::string& search_path);
+
+// From what the user wrote to what each rank executes: interpreter, module, program, ${local_rank}.
 
 struct WorkerCommand {
   std::string path;                      ///< file to execute

@@ -1,23 +1,14 @@
-// An error that ends ddprun with a certain exit status, where scripts rely on that status.
+// The exit statuses of ddprun that scripts rely on, and the errors that have them.
 #pragma once
 
-#include <utility>
-
-#include <ddp/error.hpp>
+#include "cli/exit_error.hpp"
 
 namespace ddp::launcher {
 
-inline constexpr int kExitUsage = 2;            ///< wrong command line, as in torchrun and most programs
+using cli::ExitError;
+using cli::kExitUsage;
+
 inline constexpr int kExitNotExecutable = 126;  ///< as POSIX shells do (XCU 2.8.2)
 inline constexpr int kExitNotFound = 127;       ///< as POSIX shells do (XCU 2.8.2)
-
-class ExitError : public Error {
- public:
-  ExitError(int exit_status, ErrorDetail detail) : Error(std::move(detail)), exit_status_(exit_status) {}
-  int exit_status() const noexcept { return exit_status_; }
-
- private:
-  int exit_status_;
-};
 
 }  // namespace ddp::launcher

@@ -97,7 +97,6 @@ rejects() {
   rejects 2 "there is no rank 8 among 8" topo --xml "$MACHINES/eight-gpus-four-switches.xml" --explain 8
   rejects 2 "--export and --xml exclude each other" topo --export a.xml --xml b.xml
   rejects 2 "--json and --explain exclude each other" topo --json --explain 0
-  rejects 2 "--svg needs a file" topo --svg -
 }
 
 @test "files that are no topology" {
@@ -176,16 +175,6 @@ assert len(node["machine"]["distances"]["gpu_nic"]) == 8
 PYTHON
 }
 
-@test "--svg draws what is there, beside the table" {
-  run -0 "$INFO" topo --xml "$MACHINES/eight-gpus-four-switches.xml" --svg topo.svg
-  [[ $output == *"RANK"* ]]
-  python3 - <<'PYTHON'
-import xml.etree.ElementTree as tree
-groups = [group.get("class") for group in tree.parse("topo.svg").iter("{http://www.w3.org/2000/svg}g")]
-assert groups.count("gpu") == 8 and groups.count("core") == 16, groups
-PYTHON
-}
-
 @test "--explain gives reasons" {
   run -0 "$INFO" topo --xml "$MACHINES/eight-gpus-four-switches.xml" --explain 5
   echo "$output"
@@ -198,7 +187,7 @@ PYTHON
   [[ $output == "ddp-info: writing to standard output: "*ENOSPC* ]]
   run -1 bash -c 'set -o pipefail; "$INFO" topo --json | (exec <&-; sleep 0.5; true)'
   [[ $output == *EPIPE* ]]
-  rejects 1 "ENOENT" topo --svg no/folder.svg
+  rejects 1 "ENOENT" topo --export no/folder.xml
   rejects 1 "EISDIR" topo --export /
   rejects 1 "ENOSPC" topo --export /dev/full
   [ -z "$(ls)" ]
@@ -228,11 +217,10 @@ PYTHON
   [ "$(grep -cE '^[01] .* bound as placed$' <<<"$output")" -eq 2 ]
 }
 
-@test "in a job, --json, --svg and --explain concern the job" {
-  timeout 60 "$DDPRUN" --nproc-per-node 2 "$INFO" topo --json --svg job.svg >job.json
+@test "in a job, --json and --explain concern the job" {
+  timeout 60 "$DDPRUN" --nproc-per-node 2 "$INFO" topo --json >job.json
   python3 -c 'import json; top = json.load(open("job.json")); assert top["job"]["world_size"] == 2
 assert [rank["ranks"][0]["rank"] for rank in top["nodes"][0]["ranks"]] == [0, 1]'
-  [ -s job.svg ]
   run -0 timeout 60 "$DDPRUN" --nproc-per-node 2 "$INFO" topo --explain 1
   [ "$(grep -c '^rank 1, local rank 1 of 2' <<<"$output")" -eq 1 ]
   run -2 timeout 60 "$DDPRUN" --nproc-per-node 2 "$INFO" topo --explain 2
@@ -276,7 +264,7 @@ assert [rank["ranks"][0]["rank"] for rank in top["nodes"][0]["ranks"]] == [0, 1]
 }
 
 @test "a file that cannot be written is named as the user named it" {
-  rejects 1 "writing '/nosuchfolder/picture.svg'" topo --svg /nosuchfolder/picture.svg
+  rejects 1 "writing '/nosuchfolder/machine.xml'" topo --export /nosuchfolder/machine.xml
 }
 
 @test "variables that describe no job that can be joined" {

@@ -11,7 +11,6 @@
 #include "diagnostics/environment/environment_fold.hpp"
 #include "diagnostics/environment/environment_message.hpp"
 #include "diagnostics/environment/redaction.hpp"
-#include "env/dump_diff.hpp"
 #include "env/dump_file.hpp"
 
 namespace {

@@ -8,8 +8,8 @@
 #include <ddp/error.hpp>
 
 #include "flight/analysis.hpp"
-#include "flight/dump_folder.hpp"
-#include "flight/flight_report.hpp"
+#include "flight/flight_command.hpp"
+#include "flight/rank_dump.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace ddp::tools::flight;

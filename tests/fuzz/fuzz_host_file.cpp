@@ -10,7 +10,6 @@
 
 #include "launch/agent_settings.hpp"
 #include "options/host_list.hpp"
-#include "options/shell_words.hpp"
 
 namespace {
 

@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "options/command_line.hpp"
-#include "options/job_size.hpp"
-#include "options/log_values.hpp"
-#include "options/rendezvous_values.hpp"
-#include "options/signal_list.hpp"
+#include "options/failure_options.hpp"
+#include "options/job_options.hpp"
+#include "options/output_options.hpp"
+#include "options/rendezvous_options.hpp"
 #include "outcome/exit_error.hpp"
 
 namespace {

@@ -7,7 +7,7 @@
 
 #include <ddp/error.hpp>
 
-#include "selftest/rank_result.hpp"
+#include "selftest/verdict.hpp"
 
 namespace {
 

@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "flight/analysis.hpp"
-#include "flight/dump_folder.hpp"
+#include "flight/rank_dump.hpp"
 #include "support/rank_processes.hpp"
 
 namespace ddp::test {

@@ -52,7 +52,7 @@ END
   for file in bin/ddprun bin/ddp-info bin/ddp-selftest "$LIBDIR/libddp.so" "$LIBDIR/libddp.so.${VERSION%.*}" "$LIBDIR/libddp.so.$VERSION" \
     "$LIBDIR"/cmake/ddp/{ddpConfig,ddpConfigVersion,ddpTargets}.cmake "$LIBDIR/pkgconfig/ddp.pc" \
     share/man/man1/{ddprun,ddp-info,ddp-selftest}.1 share/bash-completion/completions/{ddprun,ddp-info,ddp-selftest} share/libddp/examples/digits/{CMakeLists.txt,digits.csv} share/libddp/grafana/libddp.json \
-    share/doc/libddp/{LICENSE,README.md,CHANGELOG.md} share/doc/libddp/docs/{admin,slurm,versions}.md \
+    share/doc/libddp/{LICENSE,README.md,CHANGELOG.md} share/doc/libddp/docs/{admin,slurm,versions,known-variables,rules}.md \
     share/doc/libddp/examples/digits/README.md; do
     [ -s "$MOVED/$file" ] || { echo "absent: $file"; return 1; }
   done

@@ -18,9 +18,8 @@
 #include "base/errors.hpp"
 #include "base/host_name.hpp"
 #include "base/log.hpp"
-#include "command/judged_program.hpp"
-#include "command/store_closer.hpp"
-#include "command/usage_error.hpp"
+#include "cli/exit_error.hpp"
+#include "command/job_surroundings.hpp"
 #include "diagnostics/environment/environment_dump.hpp"
 #include "diagnostics/environment/rank_environment.hpp"
 #include "doctor/examination.hpp"
@@ -69,8 +68,8 @@ Wanted parse(std::span<const std::string> arguments) {
     }
     if (i + 1 == arguments.size()) return wanted;
   }
-  throw UsageError{"reading the command line", "'ddp-info before' is run by launchers, with other words",
-                   "install ddprun, the plugin for srun and ddp-info from one package"};
+  throw cli::UsageError{cli::kReadingCommandLine, "'ddp-info before' is run by launchers, with other words",
+                        "install ddprun, the plugin for srun and ddp-info from one package"};
 }
 
 void dump(KeyValueStore& store, const Wanted& wanted, const base::Environment& environment, Deadline deadline) {

@@ -11,6 +11,7 @@
 
 #include "base/errors.hpp"
 #include "base/files.hpp"
+#include "cli/exit_error.hpp"
 
 namespace ddp::tools {
 
@@ -22,6 +23,17 @@ namespace {
 constexpr std::uintmax_t kLargestFile = 256U << 20U;
 
 }  // namespace
+
+std::string one_folder(const std::vector<std::string>& words, const std::string& hint) {
+  if (words.size() > 1) {
+    throw cli::UsageError{cli::kReadingCommandLine, fmt::format("'{}' is one folder too many", words[1]),
+                          "give one folder"};
+  }
+  if (words.empty() || words.front().empty()) {
+    throw cli::UsageError{cli::kReadingCommandLine, "no folder is given", hint};
+  }
+  return words.front();
+}
 
 std::vector<fs::path> list_json_files(const std::string& folder, const std::string& hint) {
   std::vector<fs::path> files;

@@ -46,8 +46,8 @@ void collect_xids(NodeFacts& node, const std::filesystem::path& root);
 /// What `nv-fabricmanager --version` says where there are NVSwitches.
 void collect_fabric_manager(NodeFacts& node, Deadline deadline);
 
-/// Where GPUs are, and how libddp would place @p local_ranks of them; after collect_rdma(). 0: unknown.
-void collect_gpus(NodeFacts& node, const Topology& topology, int local_ranks);
+/// Where GPUs are; after collect_rdma().
+void collect_gpus(NodeFacts& node, const Topology& topology);
 
 /// systemd, gateways, the port of NCCL's RAS. @param user its number
 void collect_services(NodeFacts& node, const std::filesystem::path& root, const base::Environment& environment,

@@ -1,10 +1,12 @@
-// Libraries that a rank's NCCL would open, without opening them: its plugins, verbs, libfabric, further NCCLs.
+#include "doctor/collect_libraries.hpp"
+
 #include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdint>
 #include <fstream>
 #include <iterator>
 
@@ -15,10 +17,30 @@
 #include "base/unique_fd.hpp"
 #include "diagnostics/environment/nccl_file.hpp"
 #include "doctor/collect.hpp"
-#include "doctor/text_digest.hpp"
 #include "topology/inventory/sysfs.hpp"
 
 namespace ddp::tools::doctor {
+
+std::string digest_of(std::string_view bytes) {
+  std::uint64_t hash = 0xcbf29ce484222325;
+  for (const char byte : bytes) hash = (hash ^ static_cast<unsigned char>(byte)) * 0x100000001b3;
+  return fmt::format("{:016x}", hash);
+}
+
+std::string digest_of_lines(const std::filesystem::path& file) {
+  std::ifstream stream(file);
+  if (!stream) return {};
+  std::string lines;
+  for (std::string line; std::getline(stream, line);) {
+    const auto begin = line.find_first_not_of(" \t\r");
+    if (begin == std::string::npos || line[begin] == '#') continue;
+    lines += line.substr(begin, line.find_last_not_of(" \t\r") - begin + 1) + '\n';
+  }
+  return digest_of(lines);
+}
+
+// Libraries that a rank's NCCL would open, without opening them: its plugins, verbs, libfabric, further NCCLs.
+
 namespace {
 
 namespace fs = std::filesystem;

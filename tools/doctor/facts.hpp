@@ -2,8 +2,10 @@
 #pragma once
 
 #include <algorithm>
+#include <compare>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <map>
 #include <optional>
 #include <span>
@@ -20,6 +22,27 @@
 #include "topology/network/interface_candidates.hpp"
 
 namespace ddp::tools::doctor {
+
+struct Version {
+  int major = 0;
+  int minor = 0;
+  int patch = 0;
+  friend auto operator<=>(const Version&, const Version&) = default;
+
+  /// "5.0.8", "5.0.8rc1", "2.28.9+cuda13.0"; what is missing is 0.
+  static Version of(const std::string& text) {
+    Version version;
+    std::sscanf(text.c_str(), "%d.%d.%d", &version.major, &version.minor, &version.patch);  // NOLINT(cert-err34-c)
+    return version;
+  }
+};
+
+/// From the first version on, below the second.
+struct VersionRange {
+  Version from;
+  Version below;
+  bool contains(const Version& version) const { return version >= from && version < below; }
+};
 
 using Variables = std::map<std::string, std::string, std::less<>>;
 
@@ -64,18 +87,10 @@ struct RdmaPortFacts {
 /// A GPU of a node, whoever may use it.
 struct GpuFacts {
   std::string name;           ///< as RankFacts::gpus has it
-  int number = -1;            ///< NVML's; -1 if unknown
   int numa_node = -1;         ///< the kernel's number of the NUMA node that it is attached to; -1 if unknown
   CpuSet cpus{};              ///< processors near to it; empty if unknown
   std::vector<Path> paths{};  ///< to NodeFacts::rdma, in that order
   friend bool operator==(const GpuFacts&, const GpuFacts&) = default;
-};
-
-/// What libddp's placement gives a rank.
-struct PlacedRank {
-  std::string gpu;
-  std::vector<std::string> adapters;  ///< RDMA devices, its own first
-  friend bool operator==(const PlacedRank&, const PlacedRank&) = default;
 };
 
 /// A plugin that NCCL would open.
@@ -147,7 +162,6 @@ struct NodeFacts {
   std::string imex_nodes;              ///< digest of the list of nodes in IMEX' domain; empty: there is none
   std::vector<GpuFacts> gpus;          ///< by PCI address
   std::vector<XidFacts> xids;          ///< since the machine's start; none where the log cannot be read
-  std::vector<PlacedRank> placed;      ///< by local rank; empty if unknown
   std::vector<std::string> gateways;   ///< interfaces with a route over a gateway, in the main table
   std::string libfabric_device;        ///< one that only libfabric drives: "rdmap16s27 (EFA)"; empty: there is none
   bool numa = true;                    ///< the kernel knows NUMA nodes
@@ -221,7 +235,7 @@ struct ProbeResult {
   PacketEnd packet = PacketEnd::untested;
   std::int64_t packet_bytes = 0;  ///< IP packet; 0: none was sent
   std::int64_t rate_mbps = 0;     ///< of the slower of both interfaces; 0 if unknown
-  std::int64_t path_mbps = 0;     ///< what trains of packets came through with (packet_train.hpp); 0: none did
+  std::int64_t path_mbps = 0;     ///< what trains of packets came through with (probe.hpp); 0: none did
   friend bool operator==(const ProbeResult&, const ProbeResult&) = default;
 };
 

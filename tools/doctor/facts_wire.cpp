@@ -16,7 +16,7 @@
 namespace ddp::tools::doctor {
 namespace {
 
-constexpr std::uint8_t kVersion = 2;
+constexpr std::uint8_t kVersion = 3;
 constexpr MessageKind kMessage{.name = "rank's facts", .program = "ddp-info"};
 
 template <class Archive>
@@ -44,11 +44,7 @@ void fields(Archive& archive, topology::GpuHealth& value) {
 }
 template <class Archive>
 void fields(Archive& archive, GpuFacts& value) {
-  archive(value.name)(value.number)(value.numa_node)(value.cpus)(value.paths);
-}
-template <class Archive>
-void fields(Archive& archive, PlacedRank& value) {
-  archive(value.gpu)(value.adapters);
+  archive(value.name)(value.numa_node)(value.cpus)(value.paths);
 }
 template <class Archive>
 void fields(Archive& archive, PluginFacts& value) {
@@ -72,9 +68,8 @@ void fields(Archive& archive, NodeFacts& value) {
       value.shm_free_bytes)(value.interfaces)(value.rdma)(value.candidates)(value.candidate_facts)(
       value.candidates_failure)(value.port_low)(value.port_high)(value.iommu)(value.acs_ports)(value.peer_memory)(
       value.dma_buf)(value.nvidia_gpus)(value.nvidia_driver)(value.nvswitches)(value.fabric_manager)(
-      value.fabric_manager_version)(value.imex_nodes)(value.gpus)(value.xids)(value.placed)(value.gateways)(
-      value.libfabric_device)(value.numa)(value.removes_ipc)(value.foreign_ras_port)(value.slurm_version)(
-      value.listeners)(value.token);
+      value.fabric_manager_version)(value.imex_nodes)(value.gpus)(value.xids)(value.gateways)(value.libfabric_device)(
+      value.numa)(value.removes_ipc)(value.foreign_ras_port)(value.slurm_version)(value.listeners)(value.token);
 }
 template <class Archive>
 void fields(Archive& archive, RankFacts& value) {

@@ -26,7 +26,7 @@ std::string format_text(const Examination& examination);
 /// One JSON document (RFC 8259) with a line break at the end; docs/diagnostics.md describes it.
 std::string format_json(const Examination& examination);
 std::string explain(const Rule& rule);
-/// docs/rules.md.
+/// All rules, in Markdown.
 std::string format_rules();
 
 }  // namespace ddp::tools::doctor

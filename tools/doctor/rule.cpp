@@ -4,8 +4,6 @@
 #include <array>
 #include <utility>
 
-#include "doctor/families.hpp"
-
 namespace ddp::tools::doctor {
 
 std::string_view to_string(Severity severity) noexcept {

@@ -1,4 +1,4 @@
-// Reads the documents of EnvironmentReport::to_json().
+// The documents of EnvironmentReport::to_json(): read, and compared.
 #pragma once
 
 #include <string>
@@ -13,5 +13,10 @@ EnvironmentReport parse_dump(std::string_view text, const std::string& name);
 
 /// The same of a file. Throws Error(system), too.
 EnvironmentReport read_dump(const std::string& path);
+
+/// Lines of '-' (only in @p a) and '+' (only in @p b), ordered by variable; "no differences" if there is none. Values
+/// that all ranks have are compared as they are, so jobs of different sizes can be; numbers of ranks and jobs are left
+/// out.
+std::string format_diff(const EnvironmentReport& a, const EnvironmentReport& b);
 
 }  // namespace ddp::tools::env

@@ -1,6 +1,8 @@
 #include "env/env_command.hpp"
 
 #include <algorithm>
+#include <array>
+#include <charconv>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -9,15 +11,13 @@
 
 #include "base/closest_word.hpp"
 #include "base/host_name.hpp"
-#include "command/judged_program.hpp"
-#include "command/launched.hpp"
+#include "cli/option_values.hpp"
+#include "command/job_surroundings.hpp"
 #include "command/output.hpp"
-#include "command/store_closer.hpp"
 #include "diagnostics/environment/environment_dump.hpp"
 #include "diagnostics/environment/environment_fold.hpp"
 #include "diagnostics/environment/rank_environment.hpp"
 #include "diagnostics/environment/variable_table.hpp"
-#include "env/dump_diff.hpp"
 #include "env/dump_file.hpp"
 #include "env/known_variables.hpp"
 #include "env/running_ranks.hpp"
@@ -82,10 +82,93 @@ std::string explain(EnvironmentReport report, const std::vector<std::string>& na
   return text + '\n' + report.to_text();
 }
 
+void check_combination(const EnvOptions& options) {
+  const std::array alone{options.json, options.torch, options.known, options.newer, options.own};
+  int outputs = 0;
+  for (const bool each : alone) outputs += each ? 1 : 0;
+  if (outputs > 1)
+    cli::reject_words("--json, --torch, --known, --own and --new exclude each other", "give one of them");
+  if (options.diff && options.names.size() != 2) {
+    cli::reject_words(fmt::format("--diff needs two files, not {}", options.names.size()),
+                      "give those of --json or DDP_DUMP_ENV, or pid:PID or job:JOBID");
+  }
+  const bool others = outputs > 0 || options.pid || options.all || !options.nccl.empty();
+  if (options.diff && others) cli::reject_words("--diff goes with no other option", "leave the others out");
+  if (!options.diff && outputs > 0 && !options.names.empty()) {
+    cli::reject_words(fmt::format("'{}' is one word too many", options.names.front()),
+                      "names go without --json, --torch, --known, --own and --new");
+  }
+}
+
 }  // namespace
 
+int process_number(const std::string& text) {
+  int number = 0;
+  const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (status != std::errc{} || end != text.data() + text.size() || number <= 0) {
+    cli::reject_words(fmt::format("'{}' is not the number of a process", text), "ps(1) and squeue -s show them");
+  }
+  return number;
+}
+
+cli::OptionTable env_table(EnvOptions& options) {
+  cli::OptionTable table{
+      {.name = "ddp-info env",
+       .usage = {"[NAME...] [OPTIONS]", "--diff A B"},
+       .description =
+           {"Shows the environment variables that matter for training: their values on every rank of the job, "
+            "where these came from, whether the NCCL that would be loaded reads them, and what is wrong. Secrets "
+            "are hidden. With names: only these variables, and what is known of them."},
+       .examples = {{"srun --mpi=pmix -N2 --ntasks-per-node=8 ddp-info env", "what the ranks of a job have"},
+                    {"ddp-info env NCCL_IB_TIMEOUT", "its value, meaning and range"},
+                    {"ddp-info env --diff good.json bad.json", "what differs between two jobs"},
+                    {"ddp-info env --diff good.json job:4711", "the same of one that runs"},
+                    {"ddp-info env --nccl libnccl.so.2 --new", "which names a new NCCL has"}},
+       .exit_statuses = {{"0", "success, whatever was found"},
+                         {"1", "failure (a file, the process, a rank, the output, a NAME that nobody knows or has)"},
+                         {"2", "wrong command line"}}}};
+  table.add_flag("--all", "Also variables that have nothing to do with training.", options.all);
+  table.add_flag("--diff",
+                 "Compare two of these: a file of --json, --dump-env, --ddp-dump or DDP_DUMP_ENV; pid:PID, a running "
+                 "process; job:JOBID or job:JOBID.STEP, the ranks of a running job.",
+                 options.diff);
+  table.add_help();
+  table.add_flag("--json", "Print one JSON document instead of the table.", options.json);
+  table.add_flag("--known", "Print the table of all known variables (Markdown) and exit.", options.known);
+  const auto name = [](std::string& target) {
+    return [&target](const std::string& option, const std::string& text) {
+      if (text.empty()) cli::reject_words(option + " '' names nothing", "give a libnccl.so.2, or a job");
+      target = text;
+    };
+  };
+  table.add_value("--nccl", "FILE", "Judge by this library, not by the one that would be loaded.", name(options.nccl))
+      .completes(cli::ValueKind::file);
+  table.add_flag("--new", "Print the variables that the library reads but the table lacks, and exit.", options.newer);
+  table.add_flag("--no-job", "Ignore the launcher that started this process.", options.no_job);
+  table.add_flag("--own", "Print the rows of libddp's own variables in docs/environment.md and exit.", options.own);
+  table.add_value("--pid", "PID", "A running process instead of this one, as it was started.",
+                  [&](const auto&, const auto& text) { options.pid = process_number(text); });
+  table.add_flag("--torch", "Print rank 0's as PyTorch's DistributedDataParallel does: env:NAME=VALUE.", options.torch);
+  table.begin_group("");
+  table.add_value("--ranks-of", "JOB", "The ranks of a job on this node, for who asks all nodes.",
+                  name(options.ranks_of));
+  return table;
+}
+
+EnvOptions parse_env_options(std::span<const std::string> arguments) {
+  EnvOptions options;
+  cli::OptionTable table = env_table(options);
+  options.names = table.read(arguments);
+  if (table.given("--help")) {
+    options.help = table.help();
+  } else {
+    check_combination(options);
+  }
+  return options;
+}
+
 void run_env(const EnvOptions& options) {
-  if (options.help) return write_standard_output(kEnvHelp);
+  if (!options.help.empty()) return write_standard_output(options.help);
   if (options.known) return write_standard_output(known_variables_page());
   if (options.own) return write_standard_output(own_variables_rows());
   if (!options.ranks_of.empty()) return write_standard_output(lines_of_running_ranks(options.ranks_of));

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "base/env_table.hpp"
+#include "base/library_search.hpp"
 #include "diagnostics/environment/redaction.hpp"
 #include "diagnostics/environment/variable_table.hpp"
 
@@ -21,53 +22,16 @@ constexpr std::array kFamilies{Family::launcher, Family::pytorch, Family::nccl, 
                                Family::mpi,      Family::slurm,   Family::pmix,      Family::openmp};
 
 // Six of them are long dead, and stay for comparison.
-constexpr std::array kTorchNames{"RANK",
-                                 "LOCAL_RANK",
-                                 "WORLD_SIZE",
-                                 "MASTER_PORT",
-                                 "MASTER_ADDR",
-                                 "CUDA_VISIBLE_DEVICES",
-                                 "GLOO_SOCKET_IFNAME",
-                                 "GLOO_DEVICE_TRANSPORT",
-                                 "NCCL_SOCKET_IFNAME",
-                                 "TORCH_NCCL_BLOCKING_WAIT",
-                                 "NCCL_DEBUG",
-                                 "NCCL_DEBUG_SUBSYS",
-                                 "NCCL_IB_DISABLE",
-                                 "NCCL_P2P_DISABLE",
-                                 "NCCL_P2P_LEVEL",
-                                 "NCCL_SHM_DISABLE",
-                                 "NCCL_SOCKET_NTHREADS",
-                                 "NCCL_NSOCKS_PERTHREAD",
-                                 "NCCL_BUFFSIZE",
-                                 "NCCL_NTHREADS",
-                                 "NCCL_RINGS",
-                                 "NCCL_MAX_NCHANNELS",
-                                 "NCCL_MIN_NCHANNELS",
-                                 "NCCL_CHECKS_DISABLE",
-                                 "NCCL_CHECK_POINTERS",
-                                 "NCCL_LAUNCH_MODE",
-                                 "NCCL_IB_HCA",
-                                 "NCCL_IB_TIMEOUT",
-                                 "NCCL_IB_RETRY_CNT",
-                                 "NCCL_IB_GID_INDEX",
-                                 "NCCL_IB_SL",
-                                 "NCCL_IB_TC",
-                                 "NCCL_IB_AR_THRESHOLD",
-                                 "NCCL_IB_CUDA_SUPPORT",
-                                 "NCCL_NET_GDR_LEVEL",
-                                 "NCCL_NET_GDR_READ",
-                                 "NCCL_SINGLE_RING_THRESHOLD",
-                                 "NCCL_LL_THRESHOLD",
-                                 "NCCL_TREE_THRESHOLD",
-                                 "NCCL_ALGO",
-                                 "NCCL_PROTO",
-                                 "NCCL_IGNORE_CPU_AFFINITY",
-                                 "NCCL_DEBUG_FILE",
-                                 "NCCL_COLLNET_ENABLE",
-                                 "NCCL_TOPO_FILE",
-                                 "NCCL_TOPO_DUMP_FILE",
-                                 "TORCH_NCCL_ASYNC_ERROR_HANDLING"};
+constexpr const char* kTorchNames =
+    "RANK LOCAL_RANK WORLD_SIZE MASTER_PORT MASTER_ADDR CUDA_VISIBLE_DEVICES GLOO_SOCKET_IFNAME "
+    "GLOO_DEVICE_TRANSPORT NCCL_SOCKET_IFNAME TORCH_NCCL_BLOCKING_WAIT NCCL_DEBUG NCCL_DEBUG_SUBSYS "
+    "NCCL_IB_DISABLE NCCL_P2P_DISABLE NCCL_P2P_LEVEL NCCL_SHM_DISABLE NCCL_SOCKET_NTHREADS "
+    "NCCL_NSOCKS_PERTHREAD NCCL_BUFFSIZE NCCL_NTHREADS NCCL_RINGS NCCL_MAX_NCHANNELS NCCL_MIN_NCHANNELS "
+    "NCCL_CHECKS_DISABLE NCCL_CHECK_POINTERS NCCL_LAUNCH_MODE NCCL_IB_HCA NCCL_IB_TIMEOUT NCCL_IB_RETRY_CNT "
+    "NCCL_IB_GID_INDEX NCCL_IB_SL NCCL_IB_TC NCCL_IB_AR_THRESHOLD NCCL_IB_CUDA_SUPPORT NCCL_NET_GDR_LEVEL "
+    "NCCL_NET_GDR_READ NCCL_SINGLE_RING_THRESHOLD NCCL_LL_THRESHOLD NCCL_TREE_THRESHOLD NCCL_ALGO NCCL_PROTO "
+    "NCCL_IGNORE_CPU_AFFINITY NCCL_DEBUG_FILE NCCL_COLLNET_ENABLE NCCL_TOPO_FILE NCCL_TOPO_DUMP_FILE "
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING";
 
 std::string values_of(const Variable& row) {
   if (row.rule == diagnostics::Rule::one_only) return "only 1 has an effect";
@@ -133,12 +97,8 @@ std::string known_variables_page() {
   std::string page =
       "# Known environment variables\n"
       "\n"
-      "By these `ddp-info env` judges. Written by `ddp-info env --known`; the source is\n"
-      "`libddp/src/diagnostics/environment/*_variables.inc`. `scripts/take-nccl-variables libnccl.so.2` takes those of "
-      "a "
-      "new\n"
-      "NCCL over. libddp's own are in [environment variables](environment.md). \"equal\": all ranks need "
-      "the same value.\n";
+      "By these `ddp-info env` judges; `ddp-info env --known` writes them. libddp's own are in [environment "
+      "variables](environment.md). \"equal\": all ranks need the same value.\n";
   for (const Family family : kFamilies) {
     page += fmt::format("\n## {}\n\n| Variable | Values; default | Standing | Meaning |\n| --- | --- | --- | --- |\n",
                         diagnostics::to_string(family));
@@ -188,7 +148,7 @@ std::string names_not_in_table(const diagnostics::NcclFile& nccl) {
 
 std::string torch_list(const std::map<std::string, std::string, std::less<>>& variables) {
   std::string text;
-  for (const char* name : kTorchNames) {
+  for (const std::string& name : base::words_of(kTorchNames, " ")) {
     const auto found = variables.find(name);
     text += fmt::format("env:{}={}\n", name,
                         found == variables.end() ? "N/A" : diagnostics::shown_value(name, found->second));

@@ -1,4 +1,4 @@
-// What is known of variables, as text: the page docs/known-variables.md, one variable, and names that are still
+// What is known of variables, as text: the page of all, one variable, and names that are still
 // unknown.
 #pragma once
 

@@ -20,7 +20,6 @@
 #include "base/env_table.hpp"
 #include "base/files.hpp"
 #include "base/host_name.hpp"
-#include "command/helper_lines.hpp"
 #include "command/job_nodes.hpp"
 #include "diagnostics/environment/environment_fold.hpp"
 #include "diagnostics/environment/environment_message.hpp"

@@ -1,4 +1,5 @@
-// What one rank's flight recorder has written: the calls of its process, and what it knew of its groups.
+// What one rank's flight recorder has written: the calls of its process, and what it knew of its groups. And the dumps
+// of one job, out of a folder that may have other files, damaged ones and those of other jobs.
 #pragma once
 
 #include <cstdint>
@@ -60,5 +61,18 @@ struct RankDump {
 /// Throws Error(protocol), whose cause says what is wrong: no JSON, no dump of libddp, or a part that is missing or
 /// senseless. @param file for messages.
 RankDump parse_rank_dump(std::string_view text, const std::string& file);
+
+struct DumpFolder {
+  std::string job;                      ///< "job17.0"; with ", attempt 1" after a restart
+  std::vector<RankDump> dumps{};        ///< by rank, one of each
+  std::vector<std::string> left_out{};  ///< what was not used, and why: a line each
+};
+
+/// Reads all *.json in @p path. Of several jobs the one that wrote last is meant. Throws Error: system where the folder
+/// cannot be read, not_found where it has no dump.
+DumpFolder read_dump_folder(const std::string& path);
+
+/// What belongs to one job, of all dumps that were read.
+DumpFolder choose_job(std::vector<RankDump> dumps);
 
 }  // namespace ddp::tools::flight

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "flight/analysis.hpp"
-#include "flight/group_calls.hpp"
 
 namespace ddp::tools::flight {
 

@@ -9,7 +9,7 @@
 #include <ddp/process_group.hpp>
 #include <ddp/world.hpp>
 
-#include "selftest/rank_result.hpp"
+#include "selftest/verdict.hpp"
 
 namespace ddp::selftest {
 

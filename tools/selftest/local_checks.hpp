@@ -1,4 +1,5 @@
-// ddp-selftest --local: whether what users start is installed on this node, without a job.
+// ddp-selftest --local: whether what users start is installed on this node, and whether Slurm's plugstack.conf here
+// names the plugin.
 #pragma once
 
 #include <filesystem>
@@ -8,6 +9,20 @@
 #include "selftest/verdict.hpp"
 
 namespace ddp::selftest {
+
+struct PluginLine {
+  std::filesystem::path file;    ///< the configuration file that it stands in
+  std::filesystem::path plugin;  ///< as it is written there
+  std::string helper{};          ///< of helper=; empty: none
+};
+
+struct Plugstack {
+  std::vector<PluginLine> lines;                  ///< those of spank_ddp.so
+  std::vector<std::filesystem::path> unreadable;  ///< files that it names, and folders of them that are not there
+};
+
+/// Reads @p file and what it includes.
+Plugstack read_plugstack(const std::filesystem::path& file);
 
 struct LocalResult {
   Verdict verdict = Verdict::pass;

@@ -6,8 +6,9 @@
 
 #include <algorithm>
 #include <charconv>
+#include <optional>
+#include <string_view>
 #include <utility>
-#include <vector>
 
 #include <fmt/format.h>
 
@@ -16,19 +17,75 @@
 #include "base/env_table.hpp"
 #include "base/host_name.hpp"
 #include "base/slurm_step.hpp"
-#include "command/helper_lines.hpp"
+#include "cli/option_values.hpp"
+#include "command/job_nodes.hpp"
 #include "command/output.hpp"
 #include "diagnostics/hang/hang_judge.hpp"
 #include "diagnostics/hang/hang_report.hpp"
 #include "diagnostics/hang/observe.hpp"
 #include "diagnostics/hang/proc_file.hpp"
 #include "diagnostics/stacks/stack_gatherer.hpp"
-#include "status/slurm_hosts.hpp"
+
+namespace ddp::tools::status {
+namespace {
+
+// For squeue, for a node to answer that srun has reached, and for srun to end.
+constexpr std::chrono::seconds kReserve{3};
+
+}  // namespace
+
+SlurmHosts ask_slurm_hosts(const std::string& job, bool stacks, Deadline deadline) {
+  const auto left = std::chrono::duration_cast<std::chrono::seconds>(deadline.remaining());
+  const auto helper_limit = std::max(left - kReserve, std::chrono::seconds{1});
+  std::vector<std::string> helper{"status", "--facts", "--job=" + job,
+                                  fmt::format("--timeout={}", helper_limit.count())};
+  if (stacks) helper.emplace_back("--stacks");
+  NodeAnswers answers = ask_nodes_of_job(job, std::move(helper), deadline);
+  SlurmHosts found{.notes = std::move(answers.notes), .nodes = answers.nodes};
+  for (const Bytes& message : answers.messages) {
+    try {
+      found.hosts.push_back(diagnostics::decode_host_facts(message));
+    } catch (const Error& error) {
+      found.notes.emplace_back(error.what());
+    }
+  }
+  return found;
+}
+
+}  // namespace ddp::tools::status
 
 extern char** environ;
 
 namespace ddp::tools::status {
 namespace {
+
+std::optional<int> number_of(std::string_view text) {
+  int number = 0;
+  const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (status != std::errc{} || end != text.data() + text.size() || number <= 0) return std::nullopt;
+  return number;
+}
+
+/// "17", "17.0".
+bool is_job(std::string_view text) {
+  const auto dot = text.find('.');
+  if (!number_of(text.substr(0, dot))) return false;
+  if (dot == std::string_view::npos) return true;
+  const std::string_view step = text.substr(dot + 1);
+  return step == "0" || number_of(step).has_value();
+}
+
+constexpr double kLongest_s = 86'400;
+
+double seconds_of(const std::string& option, const std::string& text, double least) {
+  double seconds = 0;
+  const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), seconds);
+  if (status == std::errc{} && end == text.data() + text.size() && seconds >= least && seconds <= kLongest_s)
+    return seconds;
+  throw cli::UsageError{"reading " + option,
+                        fmt::format("'{}' is no number of seconds from {} to {}", text, least, kLongest_s),
+                        "give seconds, as 2.5"};
+}
 
 using diagnostics::HangAnswer;
 using diagnostics::HostFacts;
@@ -111,8 +168,78 @@ diagnostics::JobObservation look(const StatusOptions& options, const base::Envir
 
 }  // namespace
 
+cli::OptionTable status_table(StatusOptions& options) {
+  cli::OptionTable table{
+      {.name = "ddp-info status",
+       .usage = {"[JOBID|PID] [OPTIONS]"},
+       .description =
+           {"Says who hangs in a running job: for each rank where it is, who is missing, and who waits for whom. "
+            "The first line is the verdict. The job is not touched, unless --stacks asks for it, and need not "
+            "help: what ranks of libddp called last is read from their memory; of other programs, /proc tells "
+            "what their processes do.",
+            "PID is a process of this host: a rank, or something above ranks (ddprun, a batch script) or below "
+            "one. JOBID is a job of Slurm (17) or one of its steps (17.0), all of whose nodes are asked by srun. "
+            "A number that is both is a process. Without either: the job of this allocation, else the only job "
+            "of this user on this host."},
+       .examples = {{"ddp-info status", "on the host where the job hangs"},
+                    {"ddp-info status 17 --stacks", "all nodes of job 17, with stacks"},
+                    {"ddp-info status --pid $!", "what was just started in the background"}},
+       .exit_statuses = {{"0", "nothing hangs"},
+                         {"1", "a rank is missing or hangs"},
+                         {"2", "it cannot tell, or could not look, or wrong command line"}}}};
+  table.add_help();
+  table.add_value("--after", "SECONDS", "How long an operation must have waited to count. Default: 5.",
+                  [&](const auto& option, const auto& text) { options.after_s = seconds_of(option, text, 0); });
+  table
+      .add_value("--job", "JOBID", "A job of Slurm, or one of its steps.",
+                 [&](const auto& option, const auto& text) {
+                   if (!is_job(text))
+                     cli::reject_value(option, text, "is no job of Slurm", "give its number, as 17 or 17.0");
+                   options.target.slurm_job = text;
+                 })
+      .choices_of("squeue --me --noheader --format=%A");
+  table.add_flag("--json", "Print one JSON document instead of text.", options.json);
+  table
+      .add_value("--pid", "PID", "A process of this host.",
+                 [&](const auto& option, const auto& text) {
+                   options.target.pid = number_of(text);
+                   if (!options.target.pid) cli::reject_value(option, text, "is no process", "give its number");
+                 })
+      .choices_of("ps -o pid= -u \"$(id -u)\"");
+  table.add_flag(
+      "--stacks",
+      "Also print where in the program ranks are, by py-spy or gdb, which stop them for a moment, or by /proc.",
+      options.stacks);
+  table.add_value("--timeout", "SECONDS",
+                  "How long the answer may take. Default: 10 on one host, 30 on several, 60 with --stacks.",
+                  [&](const auto& option, const auto& text) {
+                    options.limit = std::chrono::milliseconds(static_cast<int>(seconds_of(option, text, 1) * 1000));
+                  });
+  table.begin_group("");
+  table.add_flag("--facts", "What this host knows, for the process that asks all hosts.", options.facts);
+  return table;
+}
+
+StatusOptions parse_status_options(std::span<const std::string> arguments) {
+  StatusOptions options;
+  cli::OptionTable table = status_table(options);
+  for (const std::string& word : table.read(arguments)) {
+    if (!is_job(word)) {
+      cli::reject_words(fmt::format("'{}' is neither a process nor a job of Slurm", word),
+                        "'ddp-info status --help' lists the options");
+    }
+    if (!options.unresolved.empty()) cli::reject_words(fmt::format("'{}' is one too many", word), "name one job");
+    options.unresolved = word;
+  }
+  if (table.given("--help")) options.help = table.help();
+  const int named =
+      (options.unresolved.empty() ? 0 : 1) + (options.target.pid ? 1 : 0) + (options.target.slurm_job.empty() ? 0 : 1);
+  if (named > 1) cli::reject_words("more than one job is named", "name one");
+  return options;
+}
+
 int run_status(StatusOptions options) {
-  if (options.help) return write_standard_output(kStatusHelp), 0;
+  if (!options.help.empty()) return write_standard_output(options.help), 0;
   const auto environment = base::Environment::process();
   resolve(options, environment);
   std::chrono::milliseconds limit = options.limit;

@@ -1,18 +1,59 @@
-// Brings the reports of all ranks of a job to rank 0, and the topology of one node of each kind.
+// What each rank of a job reports: its mask, GPUs and variables; brought to rank 0 with the topology of one node of
+// each kind.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include <ddp/binding.hpp>
+#include <ddp/bytes.hpp>
+#include <ddp/cpu_set.hpp>
 #include <ddp/deadline.hpp>
 #include <ddp/key_value_store.hpp>
 
-#include "topo/rank_report.hpp"
+#include "base/env_table.hpp"
+#include "base/nccl_conf.hpp"
+#include "topology/network/interface_candidates.hpp"
 
 namespace ddp::tools {
+
+using Variables = std::map<std::string, std::string, std::less<>>;
+
+struct RankReport {
+  std::string failure;  ///< why only the host is known; empty: all is
+  int rank = 0;
+  int local_rank = 0;
+  std::string host;
+  CpuSet given;                   ///< the mask with which the program started: what the launcher granted
+  Binding binding;                ///< after World::init
+  std::vector<int> visible_gpus;  ///< indices of the GPUs that the operating system lets it use, ascending
+  /// What *_VISIBLE_DEVICES leaves of them, in its order; nothing when no such variable is set.
+  std::optional<std::vector<int>> named_gpus;
+  Variables environment;                       ///< only those that have to do with placement; see reported_variables()
+  topology::SocketInterface interface;         ///< that World chose
+  std::vector<base::NcclConf> nccl_conf = {};  ///< see topology::placement_conf(); without digests
+  std::uint64_t processor_thousandths = 0;     ///< as in topology::RankResources
+  std::string processors_group = {};
+
+  friend bool operator==(const RankReport&, const RankReport&) = default;
+};
+
+/// A fence carries every report to every node, so they are kept small. Typical ones have 1 to 2 KiB.
+inline constexpr std::size_t kLargestReportBytes = std::size_t{64} * 1024;
+
+/// The variables of the environment that belong to NCCL, UCX, PyTorch's gloo, OpenMP, the GPU runtimes and libddp.
+/// Others stay where they are: they may hold secrets.
+Variables reported_variables(const base::Environment& environment);
+
+/// Throws Error(invalid_argument) when the report would be larger than kLargestReportBytes.
+Bytes encode(const RankReport& report);
+/// Throws Error(protocol) for bytes that are not a report of this version.
+RankReport decode_rank_report(std::span<const std::byte> bytes);
 
 /// Which ranks there are, and where.
 struct JobLayout {

@@ -13,7 +13,7 @@
 #include "base/cgroup_limits.hpp"
 #include "base/env_table.hpp"
 #include "base/nccl_conf.hpp"
-#include "topo/rank_report.hpp"
+#include "topo/job_gather.hpp"
 #include "topology/placement/option_words.hpp"
 
 namespace ddp::tools {

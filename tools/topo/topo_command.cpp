@@ -1,5 +1,6 @@
 #include "topo/topo_command.hpp"
 
+#include <limits>
 #include <map>
 #include <utility>
 #include <vector>
@@ -10,14 +11,12 @@
 
 #include "base/files.hpp"
 #include "base/host_name.hpp"
-#include "command/launched.hpp"
+#include "cli/option_values.hpp"
+#include "command/job_surroundings.hpp"
 #include "command/output.hpp"
-#include "command/usage_error.hpp"
-#include "topo/explain.hpp"
 #include "topo/job_gather.hpp"
 #include "topo/json_report.hpp"
-#include "topo/svg_picture.hpp"
-#include "topo/table.hpp"
+#include "topo/text_report.hpp"
 #include "topology/placement/rank_resources.hpp"
 #include "topology/placement/settings.hpp"
 #include "topology/placement/visible_devices.hpp"
@@ -42,12 +41,43 @@ topology::GpuVisibility visibility_of(const TopoOptions& options, const base::En
 
 void check_explained_rank(const TopoOptions& options, int num_ranks) {
   if (!options.explain || *options.explain < num_ranks) return;
-  throw UsageError{"reading --explain", fmt::format("there is no rank {} among {}", *options.explain, num_ranks),
-                   fmt::format("give a rank from 0 to {}", num_ranks - 1)};
+  throw cli::UsageError{"reading --explain", fmt::format("there is no rank {} among {}", *options.explain, num_ranks),
+                        fmt::format("give a rank from 0 to {}", num_ranks - 1)};
+}
+
+/// What @p read makes of a word, whose Error becomes a UsageError.
+template <class Value>
+Value parse_word(Value (*read)(std::string, std::string_view), const std::string& option, const std::string& text) {
+  try {
+    return read("reading " + option, text);
+  } catch (const Error& error) {
+    throw cli::usage_error(option, error);
+  }
+}
+
+/// Sets @p target to the name of a file.
+cli::OptionEntry::Reader file_name(std::optional<std::string>& target) {
+  return [&target](const std::string& option, const std::string& text) {
+    if (text.empty()) throw cli::UsageError{"reading " + option, "the file name is empty", "give a file name"};
+    target = text;
+  };
+}
+
+void check_combination(const TopoOptions& options, const cli::OptionTable& table) {
+  if (options.export_file) {
+    for (const cli::OptionEntry& other : table.entries()) {
+      if (other.results.empty() || other.name == "--export" || other.name == "--no-job") continue;
+      cli::reject_words(fmt::format("--export and {} exclude each other", other.name),
+                        "--export writes this machine and does no more");
+    }
+  }
+  if (options.json && options.explain) {
+    cli::reject_words("--json and --explain exclude each other", "the JSON document has the decisions of every rank");
+  }
+  if (options.nproc) check_explained_rank(options, *options.nproc);
 }
 
 void print(const TopoOptions& options, const Report& report) {
-  if (options.svg) base::write_file(*options.svg, draw_svg(report));
   write_standard_output(options.json      ? format_json(report)
                         : options.explain ? format_explanation(report, *options.explain)
                                           : format_table(report));
@@ -170,7 +200,85 @@ void run_in_job(const TopoOptions& options, const base::Environment& shell) {
 
 }  // namespace
 
+cli::OptionTable topo_table(TopoOptions& options) {
+  cli::OptionTable table{
+      {.name = "ddp-info topo",
+       .usage = {"[OPTIONS]"},
+       .description =
+           {"Shows the machine and what follows from it: each rank's GPU, network adapter, NUMA node and cores, "
+            "and its environment variables.",
+            "Alone, it shows what ranks on this machine (or that of an XML file) would get. Started by a launcher "
+            "with several ranks, it shows what every rank of the job has and whether that is right; rank 0 "
+            "prints for all, and identical nodes are shown once."},
+       .remarks = "In a job, --nproc, --xml and --export concern rank 0's machine only.\n",
+       .examples = {{"ddp-info topo", "what ranks on this machine would get, one per GPU"},
+                    {"ddp-info topo --nproc 4 --explain 2", "why local rank 2 of 4 gets its GPU, adapter and cores"},
+                    {"srun --mpi=pmix -N2 --ntasks-per-node=8 ddp-info topo", "what the ranks of a job have"},
+                    {"ddp-info topo --export node.xml", "record this machine ..."},
+                    {"ddp-info topo --xml node.xml", "... and inspect it elsewhere"},
+                    {"ddp-info topo --json | jq '.nodes[0].ranks[].gpu'",
+                     "for programs; docs/ddp-info.md describes the fields"}},
+       .exit_statuses = {{"0", "success"},
+                         {"1", "failure (a file, reading the hardware, a rank of the job)"},
+                         {"2", "wrong command line"}}}};
+  table.add_help();
+  table.add_value(
+      "--nproc", "N",
+      fmt::format("Ranks on the machine, 1 to {}. Default: one per usable GPU; without GPUs, one per NUMA node.",
+                  kMaxRanks),
+      [&](const auto& option, const auto& text) { options.nproc = cli::parse_count(option, text, kMaxRanks); });
+  table
+      .add_value(
+          "--bind", "POLICY",
+          "Where a rank's cores are chosen: numa (an even share of the nearest NUMA node), core (one core), socket (a "
+          "share of the nearest package), none (all allowed cores). Default: DDP_BIND, else numa.",
+          [&](const auto& option, const auto& text) {
+            options.bind = parse_word(&topology::read_bind_policy, option, text);
+          })
+      .choices({topology::kBindWords.begin(), topology::kBindWords.end()});
+  table
+      .add_value(
+          "--gpus", "WHICH",
+          "GPUs that each rank sees: all (ordered so that local rank i has GPU i), one (its own), none (nothing is "
+          "set). Default: DDP_GPUS, else all.",
+          [&](const auto& option, const auto& text) {
+            options.gpus = parse_word(&topology::read_gpu_visibility, option, text);
+          })
+      .choices({topology::kGpuWords.begin(), topology::kGpuWords.end()});
+  table
+      .add_value(
+          "--xml", "FILE",
+          "Use another machine: a file of --export, of lstopo (hwloc 2; with hwloc 3, its option '--export-xml-flags "
+          "v2'), or in NCCL's topology format. This shell's environment and job are ignored.",
+          file_name(options.xml))
+      .completes(cli::ValueKind::file);
+  table
+      .add_value("--export", "FILE", "Write this machine as XML to FILE ('-': standard output) and exit.",
+                 file_name(options.export_file))
+      .completes(cli::ValueKind::file);
+  table.add_flag("--json", "Print one JSON document instead of the table.", options.json);
+  table.add_value("--explain", "RANK", "Instead of the table, explain the placement of RANK.",
+                  [&](const auto& option, const auto& text) {
+                    options.explain = cli::parse_whole(option, text, 0, std::numeric_limits<int>::max());
+                  });
+  table.add_flag("--no-job", "Ignore the launcher that started this process.", options.no_job);
+  return table;
+}
+
+TopoOptions parse_topo_options(std::span<const std::string> arguments) {
+  TopoOptions options;
+  cli::OptionTable table = topo_table(options);
+  table.read_options(arguments);
+  if (table.given("--help")) {
+    options.help = table.help();
+  } else {
+    check_combination(options, table);
+  }
+  return options;
+}
+
 void run_topo(const TopoOptions& options) {
+  if (!options.help.empty()) return write_standard_output(options.help);
   const auto shell = base::Environment::process();
   if (!options.no_job && is_launched(shell)) return run_in_job(options, shell);
   run_for_one_machine(options, shell, Binding::current().cpus);

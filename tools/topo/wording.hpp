@@ -1,4 +1,4 @@
-// How table, picture and explanation name machines, devices and lists.
+// How table and explanation name machines, devices and lists.
 #pragma once
 
 #include <string>

@@ -1,6 +1,7 @@
 // Proves that training on shards is training: after every step, the replica that W ranks trained together must be the
 // one that a single process trains on whole batches. Start it as every rank of a job, with any launcher.
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -10,19 +11,15 @@
 #include <map>
 #include <span>
 #include <string>
+#include <utility>
 #include <variant>
+#include <vector>
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 #include <ddp/ddp.hpp>
 
-#include "digits/dataset.hpp"
-#include "digits/network.hpp"
-#include "digits/optimizer.hpp"
-#include "digits/reducer_parameters.hpp"
-#include "digits/sample_order.hpp"
-#include "digits/shard.hpp"
-#include "sharded_training/replica_difference.hpp"
+#include "digits/digits.hpp"
 
 namespace ddp::sharded_training {
 namespace {
@@ -33,6 +30,7 @@ constexpr int kMostSteps = 100;         // as far as kTolerance has been measure
 constexpr double kLearningRate = 0.01;  // small enough that even batches of one sample do not magnify rounding errors
 constexpr double kMomentum = 0.9;
 constexpr std::uint64_t kSeed = 1;
+constexpr std::size_t kWidths[] = {digits::kPixels, 128, 64, digits::kClasses};
 
 /// What may differ, relative to the largest element of a tensor. Both sides compute each sample in the same way and
 /// then add the same numbers, but in another order: in one process sample by sample, in a job each rank its own and
@@ -63,7 +61,7 @@ struct Options {
 
 std::variant<Options, int> parse_options(int argc, char** argv) {
   Options options;
-  options.data = digits::default_digits_file();
+  options.data = digits::default_file();
   std::string broken;
   std::string dtype = "float32";
   CLI::App app{"Checks that training on shards equals training on whole batches, step by step."};
@@ -95,6 +93,47 @@ std::variant<Options, int> parse_options(int argc, char** argv) {
   return options;
 }
 
+/// The element in which two replicas differ most.
+struct ReplicaDifference {
+  /// |replica - reference| over the largest magnitude in the reference's tensor: elements near 0 are sums of larger
+  /// terms and carry their rounding errors. 0 if all is equal bit by bit, infinity where one is not a number.
+  double relative = 0;
+  std::string where;  ///< "gradient of layer2.weight[17]"; empty while relative is 0
+  double replica = 0;
+  double reference = 0;
+};
+
+template <class Scalar>
+void compare_tensors(const std::string& name, const std::vector<Scalar>& replica, const std::vector<Scalar>& reference,
+                     ReplicaDifference& largest) {
+  double magnitude = 0;
+  for (const Scalar value : reference) magnitude = std::max(magnitude, std::abs(static_cast<double>(value)));
+  for (std::size_t i = 0; i < reference.size(); ++i) {
+    const auto [mine, expected] = std::pair{static_cast<double>(replica[i]), static_cast<double>(reference[i])};
+    if (mine == expected) continue;
+    // Also where the reference is all 0 (x / 0) and where something is not a number (every comparison is false).
+    double relative = std::abs(mine - expected) / magnitude;
+    if (std::isnan(relative)) relative = std::numeric_limits<double>::infinity();
+    if (relative > largest.relative) {
+      largest = {.relative = relative, .where = fmt::format("{}[{}]", name, i), .replica = mine, .reference = expected};
+    }
+  }
+}
+
+/// Compares every parameter, and every gradient if @p with_gradients. The networks must have the same shape.
+template <class Scalar>
+ReplicaDifference largest_difference(const digits::Network<Scalar>& replica, const digits::Network<Scalar>& reference,
+                                     bool with_gradients) {
+  ReplicaDifference largest;
+  for (std::size_t p = 0; p < reference.parameters().size(); ++p) {
+    const auto& mine = replica.parameters()[p];
+    const auto& expected = reference.parameters()[p];
+    compare_tensors(expected.name, mine.value, expected.value, largest);
+    if (with_gradients) compare_tensors("gradient of " + expected.name, mine.gradient, expected.gradient, largest);
+  }
+  return largest;
+}
+
 /// The replica that is trained with the other ranks, and the reference that this process trains alone.
 template <class Scalar>
 class Proof {
@@ -103,12 +142,10 @@ class Proof {
       : options_(options),
         world_(world),
         group_(make_process_group(world)),
-        dataset_(digits::load_digits(options.data)),
+        dataset_(digits::load(options.data)),
         // Each rank draws other weights, so that only a broadcast from rank 0 can make them those of the reference.
-        replica_(digits::kDigitsWidths, kSeed + static_cast<std::uint64_t>(world.rank())),
-        reference_(digits::kDigitsWidths, kSeed),
-        replica_optimizer_(replica_.parameters(), Scalar{kLearningRate}, Scalar{kMomentum}),
-        reference_optimizer_(reference_.parameters(), Scalar{kLearningRate}, Scalar{kMomentum}),
+        replica_(kWidths, kSeed + static_cast<std::uint64_t>(world.rank())),
+        reference_(kWidths, kSeed),
         reducer_(digits::reducer_parameters(replica_), group_,
                  {.bucket_cap_bytes = options.bucket_cap_bytes,
                   .first_bucket_bytes = options.bucket_cap_bytes,
@@ -169,13 +206,13 @@ class Proof {
       replica_.backward(scale, [this](std::size_t parameter) { reducer_.mark_ready(parameter); });
       reducer_.finalize();
     }
-    replica_optimizer_.step();
+    replica_.update(Scalar{kLearningRate}, Scalar{kMomentum});
   }
 
   void step_reference(std::span<const std::size_t> batch) {
     reference_.forward(digits::make_batch<Scalar>(dataset_, batch));
     reference_.backward(1 / static_cast<Scalar>(batch.size()), [](std::size_t) {});
-    reference_optimizer_.step();
+    reference_.update(Scalar{kLearningRate}, Scalar{kMomentum});
   }
 
   /// Compares on this rank, says what differs, and learns the verdict of the others, so that all stop at the same step.
@@ -208,8 +245,6 @@ class Proof {
   digits::Dataset dataset_;
   digits::Network<Scalar> replica_;
   digits::Network<Scalar> reference_;
-  digits::SgdMomentum<Scalar> replica_optimizer_;
-  digits::SgdMomentum<Scalar> reference_optimizer_;
   Reducer reducer_;
   double largest_seen_ = 0;
 };

@@ -5,7 +5,6 @@
 #include <array>
 #include <map>
 #include <random>
-#include <set>
 #include <string>
 #include <vector>
 

@@ -4,7 +4,6 @@
 #include <gmock/gmock.h>
 
 #include <atomic>
-#include <exception>
 #include <functional>
 #include <thread>
 

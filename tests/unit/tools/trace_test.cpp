@@ -3,10 +3,9 @@
 
 #include <nlohmann/json.hpp>
 
-#include "command/usage_error.hpp"
+#include "cli/exit_error.hpp"
 #include "reducer/bucket_set.hpp"
-#include "trace/merge.hpp"
-#include "trace/options.hpp"
+#include "trace/trace_command.hpp"
 #include "unit/tools/sample_reports.hpp"
 
 namespace ddp::tools::trace {
@@ -104,10 +103,10 @@ TEST(Trace, OfAllRanksIsOneDocument) {
 TEST(Trace, OptionsAreAFolderAndFlags) {
   const auto parse = [](const std::vector<std::string>& words) { return parse_trace_options(words); };
   EXPECT_EQ(parse({"dir"}).folder, "dir");
-  EXPECT_TRUE(parse({"dir"}).align);
-  EXPECT_FALSE(parse({"dir", "--no-al"}).align);
-  EXPECT_TRUE(parse({"-h"}).help);
-  EXPECT_THROW(parse({}), UsageError);
+  EXPECT_FALSE(parse({"dir"}).no_align);
+  EXPECT_TRUE(parse({"dir", "--no-al"}).no_align);
+  EXPECT_NE(parse({"-h"}).help, "");
+  EXPECT_THROW(parse({}), cli::UsageError);
 }
 
 }  // namespace

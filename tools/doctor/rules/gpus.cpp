@@ -1,18 +1,157 @@
-// Rules on GPUs, who may use them, and PCIe above them.
+// Rules on GPUs, who may use them, PCIe above them, and the RDMA adapters that NCCL may use for them.
 #include <algorithm>
 #include <cstdlib>
 #include <map>
 #include <set>
+#include <string_view>
+#include <vector>
 
 #include <fmt/format.h>
 
-#include "doctor/families.hpp"
-#include "doctor/nccl_adapters.hpp"
-#include "doctor/nccl_rdma.hpp"
-#include "doctor/software_version.hpp"
+#include "doctor/facts.hpp"
+#include "doctor/nccl_network.hpp"
+#include "doctor/rule.hpp"
 
 namespace ddp::tools::doctor {
 namespace {
+
+/// The GPU that a rank uses, as programs choose that know their local rank only; points into the node. Nothing where
+/// that is unknown.
+const GpuFacts* own_gpu(const JobFacts& job, const RankFacts& rank) {
+  const NodeRecord& node = job.node_of(rank);
+  std::size_t position = 0;
+  if (rank.gpus.size() > 1) {
+    position = static_cast<std::size_t>(rank.local_rank);
+    if (rank.gpus.size() < node.ranks.size() || position >= rank.gpus.size()) return nullptr;
+  }
+  if (rank.gpus.empty()) return nullptr;
+  const std::string name = rank.gpus[position].substr(0, rank.gpus[position].find(' '));  // a MIG part's GPU
+  const auto found = std::find_if(node.facts.gpus.begin(), node.facts.gpus.end(),
+                                  [&](const GpuFacts& gpu) { return gpu.name == name; });
+  return found == node.facts.gpus.end() ? nullptr : &*found;
+}
+
+/// How near a port is to a GPU in NCCL's words, smaller is nearer: PIX, PXB, PHB (also NODE), SYS.
+enum class Nearness { pix, pxb, phb, sys, unknown };
+
+Nearness nearness(const NodeRecord& node, const GpuFacts& gpu, const RdmaPortFacts& port) {
+  const auto index = static_cast<std::size_t>(&port - node.facts.rdma.data());
+  switch (index < gpu.paths.size() ? gpu.paths[index] : Path::unknown) {
+    case Path::self:
+    case Path::nvlink:
+    case Path::pix: return Nearness::pix;
+    case Path::pxb: return Nearness::pxb;
+    case Path::phb:
+    case Path::node: return Nearness::phb;
+    case Path::sys: return Nearness::sys;
+    case Path::unknown: break;
+  }
+  return Nearness::unknown;
+}
+
+std::string_view to_string(Nearness nearness) noexcept {
+  switch (nearness) {
+    case Nearness::pix: return "PIX";
+    case Nearness::pxb: return "PXB";
+    case Nearness::phb: return "PHB";
+    case Nearness::sys: return "SYS";
+    case Nearness::unknown: break;
+  }
+  return "?";
+}
+
+/// Functions of one adapter have the same address but for the last letter.
+bool on_one_adapter(const RdmaPortFacts& a, const RdmaPortFacts& b) {
+  return !a.pci.empty() && a.link_layer == b.link_layer && a.pci.size() == b.pci.size() &&
+         a.pci.substr(0, a.pci.size() - 1) == b.pci.substr(0, b.pci.size() - 1);
+}
+
+/// The adapters that NCCL may use, by the first port of each: active ones that NCCL_IB_HCA allows. Empty where it does
+/// not take RDMA.
+std::vector<const RdmaPortFacts*> allowed_adapters(const NodeRecord& node, const RankFacts& rank) {
+  std::vector<const RdmaPortFacts*> adapters;
+  if (!takes_rdma(node, rank)) return adapters;
+  for (const RdmaPortFacts* port : taken_by_nccl(node, rank)) {
+    const auto same = [&](const RdmaPortFacts* other) { return on_one_adapter(*other, *port); };
+    if (std::none_of(adapters.begin(), adapters.end(), same)) adapters.push_back(port);
+  }
+  return adapters;
+}
+
+/// NCCL leaves its own transport to a plugin for networks that it finds, and distances to a file that describes them.
+bool decides_otherwise(const RankFacts& rank) {
+  return !rank.variable("NCCL_TOPO_FILE").empty() ||
+         std::any_of(rank.plugins.begin(), rank.plugins.end(), [](const PluginFacts& plugin) {
+           return plugin.variable == "NCCL_NET_PLUGIN" && plugin.network == "libfabric";
+         });
+}
+
+/// The nearest active port that is not much slower than the one that is taken.
+const RdmaPortFacts* nearest_active(const NodeRecord& node, const GpuFacts& gpu, std::int64_t rate_mbps) {
+  const RdmaPortFacts* best = nullptr;
+  for (const RdmaPortFacts& port : node.facts.rdma) {
+    if (!is_active(port) || port.rate_mbps * 2 < rate_mbps) continue;
+    if (best == nullptr || nearness(node, gpu, port) < nearness(node, gpu, *best)) best = &port;
+  }
+  return best;
+}
+
+void check_far(const JobFacts& job, Findings& findings) {
+  for (const RankFacts& rank : job.ranks) {
+    const NodeRecord& node = job.node_of(rank);
+    const GpuFacts* gpu = own_gpu(job, rank);
+    const auto allowed = allowed_adapters(node, rank);
+    if (gpu == nullptr || allowed.empty() || decides_otherwise(rank)) continue;
+    const RdmaPortFacts& own = **std::min_element(allowed.begin(), allowed.end(), [&](const auto* a, const auto* b) {
+      return nearness(node, *gpu, *a) < nearness(node, *gpu, *b);
+    });
+    const RdmaPortFacts* best = nearest_active(node, *gpu, own.rate_mbps);
+    const Nearness at = nearness(node, *gpu, own);
+    if (best == nullptr || at == Nearness::unknown || nearness(node, *gpu, *best) >= at) continue;
+    findings.on_rank(
+        rank, fmt::format("of the adapters that NCCL may use, {} is the nearest to {}, over {}, though {} is "
+                          "at {}",
+                          own.device, gpu->name, to_string(at), best->device, to_string(nearness(node, *gpu, *best))));
+  }
+}
+
+void check_counts(const JobFacts& job, Findings& findings) {
+  std::map<std::size_t, std::vector<int>> ranks;
+  for (const RankFacts& rank : job.ranks) {
+    if (const std::size_t count = allowed_adapters(job.node_of(rank), rank).size(); count > 0) {
+      ranks[count].push_back(rank.rank);
+    }
+  }
+  if (ranks.size() < 2 || misses_adapter(job)) return;  // hca-missing tells why
+  for (const auto& [count, same] : ranks) findings.on_ranks(same, fmt::format("NCCL would use {} adapters", count));
+}
+
+/// Whether each adapter of a rank is in a network of its own, from which no gateway is known.
+bool has_rails(const JobFacts& job, const RankFacts& rank) {
+  std::set<std::string> networks;
+  std::size_t adapters = 0;
+  for (const RdmaPortFacts* port : allowed_adapters(job.node_of(rank), rank)) {
+    const std::string network = network_of(job, rank, *port);
+    if (network.empty()) return false;
+    networks.insert(network);
+    ++adapters;
+  }
+  return adapters > 1 && networks.size() == adapters;
+}
+
+void check_rails(const JobFacts& job, Findings& findings) {
+  if (!job.several_nodes()) return;
+  for (const RankFacts& rank : job.ranks) {
+    const auto is_one = [&](std::string_view name) {
+      return std::strtoll(rank.variable(name).c_str(), nullptr, 0) == 1;
+    };
+    std::string setting;
+    if (is_one("NCCL_CROSS_NIC")) setting = "NCCL_CROSS_NIC=1";
+    if (is_one("NCCL_PXN_DISABLE")) setting += std::string(setting.empty() ? "" : ", ") + "NCCL_PXN_DISABLE=1";
+    if (setting.empty() || !has_rails(job, rank)) continue;
+    findings.on_rank(rank, fmt::format("{}, and each adapter is in a network of its own", setting));
+  }
+}
 
 const RankFacts& rank_of(const JobFacts& job, int rank) { return job.ranks[static_cast<std::size_t>(rank)]; }
 
@@ -184,8 +323,34 @@ constexpr Rule kGpuRules[] = {
      .check = &check_cumem},
 };
 
+constexpr Rule kAdapterRules[] = {
+    {.id = "hca-far",
+     .severity = Severity::info,
+     .title = "NCCL may only use adapters that are further from the GPU than another one",
+     .meaning = "Its data crosses the processor or the connection between processors: less bandwidth, and no GPUDirect "
+                "beyond PXB.",
+     .fix = "leave NCCL_IB_HCA to srun --ddp or ddprun, or name the near adapters, too",
+     .check = &check_far},
+    {.id = "hca-counts",
+     .severity = Severity::warning,
+     .title = "nodes have different numbers of adapters",
+     .meaning = "NCCL uses as many as the poorest node has, over other ways than planned; 2.30 and newer refuse with "
+                "NCCL_IGNORE_NET_MISMATCH=0.",
+     .fix = "look for adapters that are down (ibstat), or name those that all nodes have in NCCL_IB_HCA",
+     .check = &check_counts},
+    {.id = "rails-crossed",
+     .severity = Severity::warning,
+     .title = "NCCL is told to send between networks that may not reach each other",
+     .meaning =
+         "Where each adapter has a network of its own (rails), another rail's adapters are reached by routing only: "
+         "connecting queue pairs fails or times out.",
+     .fix = "unset NCCL_CROSS_NIC and NCCL_PXN_DISABLE",
+     .check = &check_rails},
+};
+
 }  // namespace
 
+std::span<const Rule> gpu_adapter_rules() { return kAdapterRules; }
 std::span<const Rule> gpu_rules() { return kGpuRules; }
 
 }  // namespace ddp::tools::doctor

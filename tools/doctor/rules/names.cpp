@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "doctor/families.hpp"
+#include "doctor/rule.hpp"
 
 namespace ddp::tools::doctor {
 namespace {

@@ -3,7 +3,6 @@
 #include <array>
 #include <cstdlib>
 #include <map>
-#include <set>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -12,9 +11,9 @@
 
 #include <fmt/format.h>
 
-#include "doctor/families.hpp"
-#include "doctor/nccl_rdma.hpp"
-#include "doctor/software_version.hpp"
+#include "doctor/facts.hpp"
+#include "doctor/nccl_network.hpp"
+#include "doctor/rule.hpp"
 
 namespace ddp::tools::doctor {
 namespace {

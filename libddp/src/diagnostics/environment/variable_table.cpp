@@ -3,26 +3,62 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <iterator>
+#include <stdexcept>
 #include <vector>
 
 #include "base/closest_word.hpp"
 
 namespace ddp::diagnostics {
+
+/// The text of known_variables.tsv; of the build (libddp/CMakeLists.txt).
+extern const char* const kKnownVariables;
+
 namespace {
 
-constexpr Variable kNcclRows[] = {
-#include "diagnostics/environment/nccl_variables.inc"
-};
-constexpr Variable kOtherRows[] = {
-#include "diagnostics/environment/other_variables.inc"
-};
+// In the order of their enumerators.
+constexpr std::array<std::string_view, 6> kStandings{"current", "undocumented", "deprecated",
+                                                     "removed", "unread",       "others"};
+constexpr std::array<std::string_view, 9> kRules{"text",  "integer", "one_only", "choice", "choice_any_case",
+                                                 "words", "tuning",  "level",    "file"};
+
+/// What stands before the separator, which is taken away with it.
+std::string_view take(std::string_view& text, char separator) {
+  const std::string_view part = text.substr(0, text.find(separator));
+  text.remove_prefix(std::min(text.size(), part.size() + 1));
+  return part;
+}
+
+template <class Enum, class Words>
+Enum take_word(std::string_view& line, const Words& words) {
+  const std::string_view word = take(line, '\t');
+  const auto found = std::find(words.begin(), words.end(), word);
+  if (found == words.end()) throw std::logic_error("known_variables.tsv: '" + std::string(word) + "' is unknown");
+  return static_cast<Enum>(found - words.begin());
+}
 
 const std::vector<Variable>& all_rows() {
   static const auto* const kRows = [] {
-    auto* rows = new std::vector<Variable>(std::begin(kNcclRows), std::end(kNcclRows));
-    rows->insert(rows->end(), std::begin(kOtherRows), std::end(kOtherRows));
-    std::sort(rows->begin(), rows->end(), [](const Variable& a, const Variable& b) { return a.name < b.name; });
+    std::vector<std::string_view> families;
+    for (int each = 0; each <= static_cast<int>(Family::libddp); ++each)
+      families.push_back(to_string(static_cast<Family>(each)));
+    auto* rows = new std::vector<Variable>;
+    for (std::string_view text = kKnownVariables; !text.empty();) {
+      std::string_view line = take(text, '\n');
+      if (line.starts_with('#')) continue;
+      Variable row{};
+      row.name = take(line, '\t');
+      row.family = take_word<Family>(line, families);
+      row.standing = take_word<Standing>(line, kStandings);
+      row.since = take(line, '\t');
+      row.until = take(line, '\t');
+      row.rule = take_word<Rule>(line, kRules);
+      row.values = take(line, '\t');
+      row.equal_on_all_ranks = take(line, '\t') == "equal";
+      row.default_value = take(line, '\t');
+      row.replacement = take(line, '\t');
+      row.meaning = line;
+      rows->push_back(row);
+    }
     return rows;
   }();
   return *kRows;

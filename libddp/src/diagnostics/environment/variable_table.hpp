@@ -50,6 +50,7 @@ enum class Rule {
   file,    ///< a path; '~' is not expanded
 };
 
+/// A row of known_variables.tsv, whose columns these are.
 struct Variable {
   std::string_view name;
   Family family{};

@@ -2,7 +2,7 @@
 #include <signal.h>
 
 #include "command_line_support.hpp"
-#include "options/signal_list.hpp"
+#include "options/failure_options.hpp"
 
 namespace ddp::launcher {
 namespace {

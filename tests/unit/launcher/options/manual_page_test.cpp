@@ -1,11 +1,9 @@
 // The manual page and the completion come from the table of options, and the tools that read them accept them.
 #include <sys/wait.h>
 
-#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <fstream>
-#include <memory>
 
 #include "command_line_support.hpp"
 #include "pmix_server/scratch_directory.hpp"

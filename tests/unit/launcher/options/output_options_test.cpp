@@ -2,7 +2,7 @@
 #include <fmt/format.h>
 
 #include "command_line_support.hpp"
-#include "options/log_values.hpp"
+#include "options/output_options.hpp"
 
 namespace ddp::launcher {
 namespace {

@@ -1,5 +1,5 @@
 // Where nodes meet, as the command line says it.
-#include "options/rendezvous_values.hpp"
+#include "options/rendezvous_options.hpp"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-// Cases of the rules on NCCL's choice among RDMA adapters, and on places of GPUs.
+// Cases of the rules on the RDMA adapters that NCCL may use, and on places of GPUs.
 #include "unit/tools/doctor/rule_cases.hpp"
 
 namespace ddp::tools::doctor::test {
@@ -15,13 +15,8 @@ void give_machine(JobFacts& job) {
     give_rdma(node);
     const std::string gpu = "GPU-" + std::to_string(number);
     node.facts.gpus = {
-        {.name = gpu + "a", .number = 0, .numa_node = 0, .cpus = CpuSet::parse("0-7"), .paths = {Path::pix, Path::sys}},
-        {.name = gpu + "b",
-         .number = 1,
-         .numa_node = 1,
-         .cpus = CpuSet::parse("8-15"),
-         .paths = {Path::sys, Path::pix}}};
-    node.facts.placed = {{.gpu = gpu + "a", .adapters = {"mlx5_0"}}, {.gpu = gpu + "b", .adapters = {"mlx5_1"}}};
+        {.name = gpu + "a", .numa_node = 0, .cpus = CpuSet::parse("0-7"), .paths = {Path::pix, Path::sys}},
+        {.name = gpu + "b", .numa_node = 1, .cpus = CpuSet::parse("8-15"), .paths = {Path::sys, Path::pix}}};
     node.facts.rdma[0].pci = "0000:10:00.0";
     node.facts.rdma[1].pci = "0000:90:00.0";
     for (RdmaPortFacts& port : node.facts.rdma) port.rate_mbps = 400'000;
@@ -67,14 +62,6 @@ std::vector<Case> adapter_faults() {
        [](auto& job) {
          give_machine(job);
          set_all(job, "NCCL_IB_HCA", "=mlx5_0");
-       }},
-      {"hca-other", "GPUs 0 and 2 share one of two",
-       [](auto& job) {
-         give_machine(job);
-         for (NodeRecord& node : job.nodes) {
-           for (GpuFacts& gpu : node.facts.gpus) gpu.paths = {Path::phb, Path::phb};
-           node.facts.gpus[1].number = 2;
-         }
        }},
       {"hca-counts", "one of two is down",
        [](auto& job) {
@@ -190,14 +177,6 @@ std::vector<Case> adapter_near_misses() {
          give_machine(job);
          for (NodeRecord& node : job.nodes) node.facts.rdma[0].rate_mbps = 25'000;
          set_all(job, "NCCL_IB_HCA", "=mlx5_1");
-       }},
-      {"hca-other", "equally near, and each has one",
-       [](auto& job) {
-         give_machine(job);
-         for (NodeRecord& node : job.nodes) {
-           for (GpuFacts& gpu : node.facts.gpus) gpu.paths = {Path::phb, Path::node};
-           std::swap(node.facts.placed[0].adapters, node.facts.placed[1].adapters);
-         }
        }},
       {"hca-counts", "two ports of one adapter are one",
        [](auto& job) {

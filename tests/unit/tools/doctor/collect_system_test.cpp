@@ -249,24 +249,16 @@ TEST(DoctorGpus, KnowsHowFarAdaptersAre) {
     node.rdma.push_back({.device = nic.rdma_device, .port = 1, .state = "ACTIVE", .link_layer = "InfiniBand"});
   }
   node.rdma.push_back({.device = "other", .port = 1, .state = "ACTIVE", .link_layer = "InfiniBand"});
-  collect_gpus(node, machine, 8);
+  collect_gpus(node, machine);
   ASSERT_EQ(node.gpus.size(), 8U);
-  ASSERT_EQ(node.placed.size(), 8U);
   for (std::size_t i = 0; i < 8; ++i) {
     const GpuFacts& gpu = node.gpus[i];
     ASSERT_EQ(gpu.paths.size(), node.rdma.size());
     EXPECT_EQ(gpu.paths.back(), Path::unknown);
-    EXPECT_EQ(node.placed[i].gpu, gpu.name);
     EXPECT_GE(gpu.numa_node, 0);
     EXPECT_FALSE(gpu.cpus.empty());
-    const std::string& own = node.placed[i].adapters.at(0);
-    for (std::size_t port = 0; port + 1 < node.rdma.size(); ++port) {
-      EXPECT_TRUE(node.rdma[port].device != own || gpu.paths[port] == Path::pix) << own;
-    }
+    EXPECT_GE(std::count(gpu.paths.begin(), gpu.paths.end(), Path::pix), 1);
   }
-  NodeFacts hidden;
-  collect_gpus(hidden, machine, 9);  // more ranks than this one sees GPUs
-  EXPECT_TRUE(hidden.placed.empty());
 }
 
 }  // namespace

@@ -7,8 +7,8 @@
 
 #include "base/socket.hpp"
 #include "doctor/collect.hpp"
-#include "doctor/gather.hpp"
-#include "doctor/nccl_interfaces.hpp"
+#include "doctor/examination.hpp"
+#include "doctor/nccl_network.hpp"
 #include "kvs/memory_store.hpp"
 #include "unit/tools/doctor/healthy_job.hpp"
 #include "unit/topology/fake_root.hpp"
@@ -312,9 +312,7 @@ TEST(DoctorFacts, TravelWhole) {
                           .gids = {{.index = 3, .type = "RoCE v2", .gid = "fe80::1"}}}};
   facts.of_node->slurm_version = "22.05.8";
   facts.of_node->rdma[0].pkeys = {0xffff};
-  facts.of_node->gpus = {
-      {.name = "GPU-1", .number = 1, .numa_node = 0, .cpus = CpuSet::parse("0-3"), .paths = {Path::unknown}}};
-  facts.of_node->placed = {{.gpu = "GPU-1", .adapters = {"mlx5_0"}}};
+  facts.of_node->gpus = {{.name = "GPU-1", .numa_node = 0, .cpus = CpuSet::parse("0-3"), .paths = {Path::unknown}}};
   facts.of_node->fabric_manager = FabricManager::absent;
   facts.plugins = {{.variable = "NCCL_NET_PLUGIN", .path = "/p", .digest = "1", .network = "", .by_default = true}};
   facts.missing_files = {{"NCCL_TOPO_FILE", "/x"}};

@@ -1,7 +1,6 @@
 // A job of two nodes with two ranks each in which nothing is wrong.
 #pragma once
 
-#include <functional>
 #include <set>
 #include <string>
 

@@ -3,6 +3,9 @@
 
 #include <gmock/gmock.h>
 
+#include "cli/exit_error.hpp"
+#include "doctor/doctor_command.hpp"
+#include "doctor/nccl_network.hpp"
 #include "unit/tools/doctor/rule_cases.hpp"
 
 namespace ddp::tools::doctor {
@@ -296,5 +299,81 @@ TEST(DoctorRules, EqualFindingsOfRanksAreOne) {
   EXPECT_THAT(found[1].hosts, testing::ElementsAre("n0", "n1"));
 }
 
+TEST(NcclGids, AreChosenAsNcclDoes) {
+  RankFacts rank;
+  RdmaPortFacts port;
+  port.gids_known = true;
+  const std::string ll = "fe80:0000:0000:0000:0ac0:ebff:fe12:3456";
+  const std::string v6 = "2001:0db8:0000:0000:0000:0000:0000:0002";
+  const std::string a = "0000:0000:0000:0000:0000:ffff:0a01:0002";
+  const std::string b = "0000:0000:0000:0000:0000:ffff:0a02:0002";
+  port.gids = {{0, "IB/RoCE v1", ll}, {1, "RoCE v2", ll}, {2, "IB/RoCE v1", a},
+               {3, "RoCE v2", a},     {5, "RoCE v2", b},  {7, "RoCE v2", v6}};
+  const auto row = [&](const char* name, const char* value) {
+    rank.environment.clear();
+    if (name != nullptr) rank.environment[name] = value;
+    return predict_gid(port, rank, "2.28.9").value_or(-1);
+  };
+  EXPECT_EQ(row(nullptr, ""), 3);
+  EXPECT_EQ(row("NCCL_IB_ROCE_VERSION_NUM", "1"), 2);
+  EXPECT_EQ(row("NCCL_IB_ADDR_RANGE", "10.2.0.0/16"), 5);
+  EXPECT_EQ(row("NCCL_IB_ADDR_RANGE", "10.0.0.0/8"), 3);
+  EXPECT_EQ(row("NCCL_IB_ADDR_RANGE", "10.2.0.0/33"), 3);  // is ignored
+  EXPECT_EQ(row("NCCL_IB_ADDR_RANGE", "192.168.0.0/16"), 0);
+  EXPECT_EQ(row("NCCL_IB_ADDR_FAMILY", "AF_INET6"), 7);
+  EXPECT_EQ(row("NCCL_IB_GID_INDEX", "5"), 5);
+  EXPECT_EQ(predict_gid(port, RankFacts{}, "2.20.5"), 0);
+  port.gids_cut = true;
+  EXPECT_EQ(row(nullptr, ""), -1);
+}
+
 }  // namespace
+
+// The command line of ddp-info doctor.
+
+namespace {
+
+using testing::HasSubstr;
+
+std::string refusal(const std::vector<std::string>& words) {
+  try {
+    parse_doctor_options(words);
+  } catch (const cli::UsageError& error) {
+    return error.what();
+  }
+  return {};
+}
+
+TEST(DoctorOptions, ChooseRulesAndWhatCounts) {
+  const DoctorOptions all = parse_doctor_options({});
+  EXPECT_EQ(all.fail_on, Severity::warning);
+  EXPECT_FALSE(all.json || all.no_job || !all.help.empty() || all.rules);
+  const std::vector<std::string> words{"--json",    "--rule", "shm-size,memlock", "--rule=one-core", "--skip=memlock",
+                                       "--fail-on", "error"};
+  const DoctorOptions some = parse_doctor_options(words);
+  EXPECT_TRUE(some.json);
+  EXPECT_EQ(some.fail_on, Severity::error);
+  std::string wanted;
+  for (const Family& family : families()) {
+    for (const Rule& rule : family.rules) {
+      EXPECT_TRUE(all.wants(rule));
+      if (some.wants(rule)) wanted += std::string(rule.id) + " ";
+    }
+  }
+  EXPECT_EQ(wanted, "shm-size one-core ");
+  EXPECT_EQ(parse_doctor_options(std::vector<std::string>{"--fail-on=never"}).fail_on, std::nullopt);
+  EXPECT_EQ(parse_doctor_options(std::vector<std::string>{"--expl", "iommu"}).explain->id, "iommu");
+}
+
+TEST(DoctorOptions, WrongOnesAreRefused) {
+  EXPECT_THAT(refusal({"--rule", "shm-sice"}), HasSubstr("did you mean 'shm-size'"));
+  EXPECT_THAT(refusal({"--rule="}), HasSubstr("there is no rule ''"));
+  EXPECT_THAT(refusal({"--fail-on", "all"}), HasSubstr("'all' is not one of"));
+  EXPECT_THAT(refusal({"--json=1"}), HasSubstr("takes no value"));
+  EXPECT_THAT(refusal({"--skip"}), HasSubstr("needs a value"));
+  EXPECT_THAT(refusal({"n0"}), HasSubstr("is no option"));
+}
+
+}  // namespace
+
 }  // namespace ddp::tools::doctor

@@ -1,0 +1,91 @@
+// -H, --hostfile and ssh's options: what they mean together, and the names that other launchers use.
+#include <fstream>
+
+#include "command_line_support.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+class HostOptionsTest : public testing::Test {
+ protected:
+  std::string file(const std::string& text) {
+    path_ = testing::TempDir() + "host_options_" + std::to_string(::getpid());
+    std::ofstream{path_} << text;
+    return path_;
+  }
+  void TearDown() override {
+    if (!path_.empty()) ::unlink(path_.c_str());
+  }
+
+ private:
+  std::string path_;
+};
+
+TEST_F(HostOptionsTest, AListAndAFileNameTheHosts) {
+  EXPECT_THAT(parse({"train.py"}).hosts, IsEmpty());
+  for (const Words& words :
+       {Words{"-H", "n0:2,n1:2", "train.py"}, Words{"--host=n0:2,n1:2", "train.py"},
+        Words{"--hosts", "n[0-1]:2", "train.py"}, Words{"--hostfile", file("n0 slots=2\nn1 slots=2\n"), "train.py"}}) {
+    EXPECT_THAT(parse(words).hosts, ElementsAre(HostEntry{"n0", 2, 0}, HostEntry{"n1", 2, 0})) << words[1];
+  }
+}
+
+TEST_F(HostOptionsTest, NumbersOfTheListAndOfTheNodeMustAgree) {
+  EXPECT_EQ(parse({"-H", "n0,n1", "--nproc-per-node", "gpu", "x"}).hosts[0].ranks, 0);
+  EXPECT_EQ(parse({"-H", "n0:2,n1:2", "--nproc-per-node", "2", "x"}).hosts[0].ranks, 2);
+  EXPECT_THAT(complaint({"-H", "n0:2,n1:3", "--nproc-per-node", "2", "x"}),
+              AllOf(HasSubstr("--nproc-per-node contradicts"), HasSubstr("3 ranks to 'n1'")));
+  EXPECT_THAT(complaint({"-H", "n0:2", "--nproc-per-node", "gpu", "x"}), HasSubstr("contradicts"));
+  EXPECT_EQ(parse({"-H", "n0:2", "x"}, {{"PET_NPROC_PER_NODE", "8"}}).hosts[0].ranks, 2);
+  EXPECT_THAT(complaint({"--hostfile", file("n0 max_slots=2"), "--nproc-per-node", "3", "x"}),
+              HasSubstr("max_slots=2"));
+}
+
+TEST_F(HostOptionsTest, SshsCommandAndPort) {
+  const LaunchOptions options = parse({"-H", "n0", "--ssh-command", "ssh -i 'a b'", "--ssh-port", "2222", "x"});
+  EXPECT_THAT(options.ssh_command, ElementsAre("ssh", "-i", "a b"));
+  EXPECT_EQ(options.ssh_port, 2222);
+  EXPECT_THAT(complaint({"-H", "n0", "--ssh-port", "0", "x"}), HasSubstr("--ssh-port"));
+  EXPECT_THAT(complaint({"--ssh-port", "22", "x"}), HasSubstr("add -H or --hostfile"));
+}
+
+TEST_F(HostOptionsTest, ContradictionsAreRefused) {
+  EXPECT_THAT(complaint({"-H", "n0", "--hostfile", file("n1"), "x"}), HasSubstr("give one of them"));
+  EXPECT_THAT(complaint({"-H", "n0", "--standalone", "x"}), HasSubstr("--standalone"));
+  EXPECT_THAT(complaint({"-H", "n0", "--rdzv-endpoint", "n0", "x"}), HasSubstr("--rdzv-endpoint"));
+  EXPECT_THAT(complaint({"-H", "n0,n1", "--stdin", "all", "x"}), HasSubstr("cannot all read one standard input"));
+  EXPECT_THAT(complaint({"--hostfile", "/no/such", "x"}), HasSubstr("'/no/such' cannot be read: No such file"));
+  EXPECT_THAT(complaint({"--hostfile", "/", "x"}), HasSubstr("cannot be read"));
+  EXPECT_THAT(complaint({"--hostfile", file("# none\n"), "x"}), HasSubstr("names no host"));
+}
+
+TEST_F(HostOptionsTest, AnAgentTakesItsPartAndReadsNoFile) {
+  const Words words{"--hostfile", "/no/such", "--local-addr", "n9", "x"};
+  const LaunchOptions options = parse(words, {{"DDPRUN_AGENT_HOST", "3:5"}});
+  EXPECT_THAT(options.hosts, IsEmpty());
+  EXPECT_EQ(options.nproc.number, 5);
+  EXPECT_EQ(options.local_addr, "");
+  EXPECT_EQ(parse(words, {{"DDPRUN_AGENT_HOST", "3:5:here"}}).local_addr, "n9");
+  EXPECT_EQ(parse({"--nproc-per-node", "7", "x"}, {{"DDPRUN_AGENT_HOST", "3:0"}}).nproc.number, 7);
+  EXPECT_THAT(complaint(words, {{"DDPRUN_AGENT_HOST", "3"}}), HasSubstr("unset it"));
+}
+
+TEST_F(HostOptionsTest, NamesOfOtherLaunchersGetAPointer) {
+  for (const char* name : {"-np", "-n", "--num_processes", "-np4", "-n4", "--ntasks=4"}) {
+    EXPECT_THAT(complaint({name, "4", "x"}), AllOf(HasSubstr("unknown option"), HasSubstr("--nproc-per-node"))) << name;
+  }
+  EXPECT_THAT(complaint({"-N", "2", "x"}), HasSubstr("--nnodes"));
+  EXPECT_THAT(complaint({"-hostfile", "f", "x"}), HasSubstr("--hostfile"));
+  EXPECT_THAT(complaint({"-map-by", "numa", "x"}), HasSubstr("--bind"));
+  EXPECT_THAT(complaint({"-x", "PATH", "x"}), HasSubstr("environment"));
+  EXPECT_THAT(complaint({"-p", "22", "x"}), HasSubstr("--ssh-port"));
+}
+
+}  // namespace
+
+}  // namespace ddp::launcher
