@@ -23,6 +23,7 @@
 
 #include "base/host_name.hpp"
 #include "base/log.hpp"
+#include "base/message.hpp"
 #include "cli/generated_pages.hpp"
 #include "cli/option_values.hpp"
 #include "command/output.hpp"
@@ -136,7 +137,7 @@ class Gathering {
   /// Whether the result was sent. @param limit other ranks may still be waiting in a check.
   bool send(std::chrono::seconds limit) {
     try {
-      world_.key_value_store().put(kKey, encode(own_));
+      world_.key_value_store().put(kKey, ddp::base::encode(own_));
       world_.key_value_store().fence(ddp::Deadline::after(limit));
       return true;
     } catch (const ddp::Error& error) {
@@ -170,7 +171,7 @@ class Gathering {
 
   std::optional<RankResult> fetch(int rank, ddp::Deadline end) {
     try {
-      return decode_rank_result(world_.key_value_store().get(rank, kKey, end));
+      return ddp::base::decode<RankResult>(world_.key_value_store().get(rank, kKey, end));
     } catch (const ddp::Error& error) {
       complain(fmt::format("rank {}", rank), {.check = "report", .what = error.what(), .blamed = {rank}});
       return std::nullopt;

@@ -18,7 +18,7 @@
 namespace ddp::launcher::control {
 
 /// The same on both sides of a connection; it changes with every change of a message.
-inline constexpr int kProtocolVersion = 11;
+inline constexpr int kProtocolVersion = 12;
 
 // ---- agent to coordinator ----------------
 

@@ -22,10 +22,10 @@
 
 #include "base/errors.hpp"
 #include "base/host_name.hpp"
+#include "base/message.hpp"
 #include "base/socket.hpp"
 #include "base/unique_fd.hpp"
 #include "launch/launch_role.hpp"
-#include "options/host_list.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -76,36 +76,6 @@ bool begins_with_any(std::string_view name, std::span<const std::string_view> pr
   throw Error{{.code = code, .attempted = kReading, .cause = std::move(cause), .hint = std::move(hint)}};
 }
 
-template <class Number>
-std::optional<Number> whole(std::string_view text, int base = 10) {
-  Number value{};
-  const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), value, base);
-  return status == std::errc{} && end == text.data() + text.size() ? std::optional{value} : std::nullopt;
-}
-
-/// Takes fields off the front of a body.
-class Fields {
- public:
-  explicit Fields(std::string_view body) : rest_(body) {}
-  bool more() const { return !rest_.empty(); }
-  std::string_view text() {
-    const auto end = rest_.find('\0');
-    if (end == std::string_view::npos) refuse(ErrorCode::protocol, "a field is cut off");
-    const std::string_view field = rest_.substr(0, end);
-    rest_.remove_prefix(end + 1);
-    return field;
-  }
-  int number(int highest) {
-    const std::string_view field = text();
-    const auto value = whole<int>(field);
-    if (!value || *value < 0 || *value > highest) refuse(ErrorCode::protocol, "a number is out of range");
-    return *value;
-  }
-
- private:
-  std::string_view rest_;
-};
-
 /// Appends what has come. Throws at the end of the stream and at @p deadline.
 void read_more(int fd, std::string& bytes, Deadline deadline) {
   char buffer[16'384];
@@ -145,38 +115,9 @@ void end_with_standard_input() {
 
 }  // namespace
 
-std::string AgentSettings::encode(std::string_view version) const {
-  std::string body;
-  const auto add = [&body](std::string_view field) {
-    body += field;
-    body += '\0';
-  };
-  add(point);
-  for (const int number : {node, ranks, here ? 1 : 0, static_cast<int>(file_mask)}) add(std::to_string(number));
-  add(directory);
-  add(std::to_string(arguments.size()));
-  for (const std::string& argument : arguments) add(argument);
-  for (const auto& [name, value] : environment) add(name + "=" + value);
+std::string encode(const AgentSettings& settings, std::string_view version) {
+  const std::string body = base::to_text(base::encode(settings));
   return fmt::format("{} {} {}\n", kMagic, version, body.size()) + body;
-}
-
-AgentSettings AgentSettings::decode(std::string_view body) {
-  Fields fields{body};
-  AgentSettings settings;
-  settings.point = fields.text();
-  settings.node = fields.number(kMaxNodes - 1);
-  settings.ranks = fields.number(kMaxRanksPerNode);
-  settings.here = fields.number(1) == 1;
-  settings.file_mask = static_cast<mode_t>(fields.number(0777));
-  settings.directory = fields.text();
-  for (int left = fields.number(INT_MAX); left > 0; --left) settings.arguments.emplace_back(fields.text());
-  while (fields.more()) {
-    const std::string_view line = fields.text();
-    const auto equals = line.find('=');
-    if (equals == 0 || equals == std::string_view::npos) refuse(ErrorCode::protocol, "a variable has no name");
-    settings.environment.insert_or_assign(std::string(line.substr(0, equals)), std::string(line.substr(equals + 1)));
-  }
-  return settings;
 }
 
 bool belongs_to_host(std::string_view name) {
@@ -221,12 +162,14 @@ AgentSettings read_agent_settings(int fd, std::string_view version, Deadline dea
         ErrorCode::conflict,
         fmt::format("the frontend is version {}, but ddprun on {} is version {}", theirs, base::host_name(), version),
         "install the same version on all hosts");
-  const auto size = whole<std::size_t>(std::string_view(first).substr(last + 1));
-  if (!size || *size > kMostBytes) refuse(ErrorCode::protocol, "its length makes no sense");
+  std::size_t size = 0;
+  const auto [parsed, status] = std::from_chars(first.data() + last + 1, first.data() + first.size(), size);
+  if (status != std::errc{} || parsed != first.data() + first.size() || size > kMostBytes)
+    refuse(ErrorCode::protocol, "its length makes no sense");
   bytes.erase(0, end + 1);
-  while (bytes.size() < *size) read_more(fd, bytes, deadline);
-  if (bytes.size() > *size) refuse(ErrorCode::protocol, "it is longer than it says");
-  return AgentSettings::decode(bytes);
+  while (bytes.size() < size) read_more(fd, bytes, deadline);
+  if (bytes.size() > size) refuse(ErrorCode::protocol, "it is longer than it says");
+  return base::decode<AgentSettings>(base::to_bytes(bytes));
 }
 
 void take_agent_settings(const AgentSettings& settings) {

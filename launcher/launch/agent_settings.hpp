@@ -11,6 +11,8 @@
 #include <ddp/deadline.hpp>
 
 #include "base/env_table.hpp"
+#include "base/message_fields.hpp"
+#include "options/host_list.hpp"
 #include "workers/worker_environment.hpp"
 
 namespace ddp::launcher {
@@ -27,12 +29,18 @@ struct AgentSettings {
   std::string directory;                 ///< to work in
   std::vector<std::string> arguments{};  ///< of the frontend
   EnvironmentMap environment;            ///< without what belongs to the frontend's host
-
-  /// A line with @p version and the length of the rest, then fields that end in a NUL each.
-  std::string encode(std::string_view version) const;
-  /// Without the first line. Throws Error(protocol).
-  static AgentSettings decode(std::string_view body);
 };
+constexpr auto description(const AgentSettings*) {
+  return base::describe({"settings from the frontend's ddprun"},
+                        base::fields<&AgentSettings::point, &AgentSettings::here, &AgentSettings::directory,
+                                     &AgentSettings::arguments, &AgentSettings::environment>(),
+                        base::fields<&AgentSettings::node>(base::Rule{.least = 0, .most = kMaxNodes - 1}),
+                        base::fields<&AgentSettings::ranks>(base::Rule{.least = 0, .most = kMaxRanksPerNode}),
+                        base::fields<&AgentSettings::file_mask>(base::Rule{.most = 0777}));
+}
+
+/// A line with @p version and the length of the rest, then the message.
+std::string encode(const AgentSettings& settings, std::string_view version);
 
 /// Whether a variable says something of the host or the login that has it (HOME, SSH_*, DISPLAY, ...); an agent keeps
 /// its own.

@@ -153,7 +153,7 @@ void HostAgents::start(std::size_t index) {
   settings.node = static_cast<int>(index);
   settings.ranks = host.entry.ranks;
   settings.here = host.here;
-  host.unsent = settings.encode(DDP_VERSION_STRING);
+  host.unsent = encode(settings, DDP_VERSION_STRING);
   loop_.watch(host.input.get(), [this, index] { send_settings(hosts_[index]); });
   loop_.want_write(host.input.get(), true);
   host.sending = true;

@@ -1,5 +1,5 @@
-// Host files and lists, --ssh-command, and what an agent over ssh reads. Whatever they are, they are understood or
-// refused with one line; no host can be taken for an option of ssh, and what is encoded comes back.
+// Host files and lists, --ssh-command. Whatever they are, they are understood or
+// refused with one line; no host can be taken for an option of ssh.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -8,7 +8,6 @@
 
 #include <ddp/error.hpp>
 
-#include "launch/agent_settings.hpp"
 #include "options/host_list.hpp"
 
 namespace {
@@ -47,12 +46,5 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   attempt([&] { require(!split_shell_words("--ssh-command", text).front().empty()); });
   const auto words = split_shell_words("--ssh-command", "ssh " + shell_quoted(text));
   require(words.size() == 2 && words.back() == text);
-  attempt([&] {
-    const AgentSettings settings = AgentSettings::decode(text);
-    const std::string again = settings.encode("1");
-    const AgentSettings same = AgentSettings::decode(std::string_view(again).substr(again.find('\n') + 1));
-    require(same.arguments == settings.arguments && same.environment == settings.environment &&
-            same.directory == settings.directory && same.node == settings.node && same.point == settings.point);
-  });
   return 0;
 }

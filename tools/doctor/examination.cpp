@@ -14,9 +14,11 @@
 #include <ddp/error.hpp>
 
 #include "base/host_name.hpp"
+#include "base/message.hpp"
 #include "command/job_surroundings.hpp"
 #include "diagnostics/environment/environment_dump.hpp"
 #include "doctor/collect.hpp"
+#include "doctor/facts_fields.hpp"
 #include "doctor/nccl_network.hpp"
 
 namespace ddp::tools::doctor {
@@ -30,7 +32,7 @@ constexpr std::string_view kProbesKey = "ddp-info.doctor.probes";
 /// Facts that cannot be sent become such as say so: the other ranks must not wait for them.
 Bytes encode_or_complain(const RankFacts& facts) {
   try {
-    return encode(facts);
+    return base::encode(facts);
   } catch (const Error& error) {
     RankFacts complaint;
     complaint.failure = error.what();
@@ -39,12 +41,12 @@ Bytes encode_or_complain(const RankFacts& facts) {
     complaint.node = facts.node;
     complaint.host = facts.host;
     if (facts.of_node) complaint.of_node.emplace();
-    return encode(complaint);
+    return base::encode(complaint);
   }
 }
 
 RankFacts facts_of(KeyValueStore& store, int rank, Deadline deadline) {
-  return decode_rank_facts(store.get(rank, kFactsKey, deadline));
+  return base::decode<RankFacts>(store.get(rank, kFactsKey, deadline));
 }
 
 world::NodeMap map_by_facts(KeyValueStore& store, Deadline deadline) {
@@ -93,7 +95,7 @@ std::optional<JobFacts> gather(KeyValueStore& store, const std::optional<world::
   if (nodes.num_nodes() > 1) {
     if (nodes.ranks_on(node).front() == rank) {
       report.results = probe(targets_of(store, nodes, node, deadline));
-      store.put(kProbesKey, encode(report));
+      store.put(kProbesKey, base::encode(report));
     }
     store.fence(deadline);
   }
@@ -112,7 +114,8 @@ std::optional<JobFacts> gather(KeyValueStore& store, const std::optional<world::
     RankFacts& first = job.ranks[static_cast<std::size_t>(ranks.front())];
     NodeRecord record{.host = first.host, .ranks = ranks};
     if (first.of_node) record.facts = *first.of_node;
-    if (nodes.num_nodes() > 1) record.probes = decode_probe_report(store.get(ranks.front(), kProbesKey, deadline));
+    if (nodes.num_nodes() > 1)
+      record.probes = base::decode<ProbeReport>(store.get(ranks.front(), kProbesKey, deadline));
     job.nodes.push_back(std::move(record));
   }
   return job;

@@ -272,11 +272,4 @@ struct JobFacts {
 /// A fence carries every rank's facts, so they are kept small. Typical: 1 to 4 KiB.
 inline constexpr std::size_t kLargestFactsBytes = std::size_t{64} * 1024;
 
-/// Throws Error(invalid_argument) where the facts would be larger than kLargestFactsBytes.
-Bytes encode(const RankFacts& facts);
-Bytes encode(const ProbeReport& report);
-/// Throw Error(protocol) for bytes that encode() of this version did not write.
-RankFacts decode_rank_facts(std::span<const std::byte> bytes);
-ProbeReport decode_probe_report(std::span<const std::byte> bytes);
-
 }  // namespace ddp::tools::doctor

@@ -16,10 +16,10 @@
 
 #include <ddp/error.hpp>
 
-#include "base/byte_stream.hpp"
 #include "base/env_table.hpp"
 #include "base/files.hpp"
 #include "base/host_name.hpp"
+#include "base/message.hpp"
 #include "command/job_nodes.hpp"
 #include "diagnostics/environment/environment_fold.hpp"
 #include "diagnostics/environment/environment_message.hpp"
@@ -128,6 +128,14 @@ struct LocalRanks {
   bool spread = false;  ///< the step has other nodes, too
 };
 
+/// From each node of a job to the process that was asked.
+struct NodeRanks {
+  std::vector<diagnostics::RankEnvironment> ranks;
+};
+constexpr auto description(const NodeRanks*) {
+  return base::describe({"environments of a node's ranks", 1}, base::fields<&NodeRanks::ranks>());
+}
+
 LocalRanks local_ranks(const WantedRanks& wanted) {
   const auto processes = processes_of(wanted);
   LocalRanks found;
@@ -136,16 +144,6 @@ LocalRanks local_ranks(const WantedRanks& wanted) {
     found.ranks.push_back(describe(EnvironmentSource::of_process(pid), rank, base::host_name(), false));
   }
   return found;
-}
-
-constexpr std::string_view kMessage = "environments of a node's ranks";
-
-std::vector<diagnostics::RankEnvironment> decode_ranks(std::span<const std::byte> message) {
-  base::ByteReader reader{message, kMessage};
-  std::vector<diagnostics::RankEnvironment> ranks;
-  reader.blob();
-  while (reader.left() > 0) ranks.push_back(diagnostics::decode_rank_environment(reader.blob()));
-  return ranks;
 }
 
 /// Of all nodes of the job. Throws Error also where one of them does not answer.
@@ -159,7 +157,7 @@ std::vector<diagnostics::RankEnvironment> ranks_of_all_nodes(const std::string& 
   }
   std::vector<diagnostics::RankEnvironment> ranks;
   for (const Bytes& message : answers.messages) {
-    auto of_node = decode_ranks(message);
+    auto of_node = base::decode<NodeRanks>(message).ranks;
     ranks.insert(ranks.end(), std::make_move_iterator(of_node.begin()), std::make_move_iterator(of_node.end()));
   }
   std::sort(ranks.begin(), ranks.end(), [](const auto& a, const auto& b) { return a.rank < b.rank; });
@@ -169,10 +167,8 @@ std::vector<diagnostics::RankEnvironment> ranks_of_all_nodes(const std::string& 
 }  // namespace
 
 std::string lines_of_running_ranks(const std::string& job) {
-  base::ByteWriter message;
-  message.blob({});  // else it would be empty on a node without ranks
-  for (const auto& rank : local_ranks(wanted_ranks(job)).ranks) message.blob(diagnostics::encode(rank));
-  return helper_lines(base::host_name(), message.bytes());
+  const NodeRanks own{.ranks = local_ranks(wanted_ranks(job)).ranks};
+  return helper_lines(base::host_name(), base::encode(own));
 }
 
 EnvironmentReport report_of_running_job(const std::string& job) {

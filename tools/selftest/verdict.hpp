@@ -1,15 +1,15 @@
 // From the ranks' findings to one verdict per node: at fault, or only waiting for those that are.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
-#include <ddp/bytes.hpp>
 #include <ddp/cpu_set.hpp>
+
+#include "base/message_fields.hpp"
+#include "topology/message_values.hpp"
 
 namespace ddp::selftest {
 
@@ -34,9 +34,15 @@ struct RankResult {
 /// Longer texts are truncated: a fence carries every result to every node.
 inline constexpr std::size_t kLongestText = 600;
 
-Bytes encode(const RankResult& result);
-/// Throws Error(protocol) for anything but a result of this version.
-RankResult decode_rank_result(std::span<const std::byte> bytes);
+constexpr auto description(const Finding*) {
+  return base::describe({"finding"}, base::fields<&Finding::severity>(base::kUpTo<Severity::warning>),
+                        base::fields<&Finding::check, &Finding::blamed>(),
+                        base::fields<&Finding::what>(base::Rule{.longest = kLongestText, .cut = true}));
+}
+constexpr auto description(const RankResult*) {
+  return base::describe({"rank's result", 2},
+                        base::fields<&RankResult::rank, &RankResult::host, &RankResult::cpus, &RankResult::findings>());
+}
 
 enum class Verdict {
   pass,

@@ -6,19 +6,44 @@
 #include <cstdint>
 #include <map>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
 #include <ddp/binding.hpp>
-#include <ddp/bytes.hpp>
 #include <ddp/cpu_set.hpp>
 #include <ddp/deadline.hpp>
 #include <ddp/key_value_store.hpp>
 
 #include "base/env_table.hpp"
+#include "base/message_fields.hpp"
 #include "base/nccl_conf.hpp"
+#include "topology/message_values.hpp"
 #include "topology/network/interface_candidates.hpp"
+
+namespace ddp {
+
+constexpr auto description(const Binding*) {
+  return base::describe({"binding"}, base::fields<&Binding::cpus, &Binding::preferred_memory>());
+}
+
+}  // namespace ddp
+
+namespace ddp::base {
+
+constexpr auto description(const NcclConf*) {
+  return describe({"nccl.conf"}, fields<&NcclConf::path, &NcclConf::digest, &NcclConf::settings>());
+}
+
+}  // namespace ddp::base
+
+namespace ddp::topology {
+
+constexpr auto description(const SocketInterface*) {
+  return base::describe({"socket interface"},
+                        base::fields<&SocketInterface::name, &SocketInterface::address, &SocketInterface::reason>());
+}
+
+}  // namespace ddp::topology
 
 namespace ddp::tools {
 
@@ -36,7 +61,7 @@ struct RankReport {
   std::optional<std::vector<int>> named_gpus;
   Variables environment;                       ///< only those that have to do with placement; see reported_variables()
   topology::SocketInterface interface;         ///< that World chose
-  std::vector<base::NcclConf> nccl_conf = {};  ///< see topology::placement_conf(); without digests
+  std::vector<base::NcclConf> nccl_conf = {};  ///< see topology::placement_conf()
   std::uint64_t processor_thousandths = 0;     ///< as in topology::RankResources
   std::string processors_group = {};
 
@@ -44,16 +69,21 @@ struct RankReport {
 };
 
 /// A fence carries every report to every node, so they are kept small. Typical ones have 1 to 2 KiB.
-inline constexpr std::size_t kLargestReportBytes = std::size_t{64} * 1024;
+constexpr auto description(const RankReport*) {
+  using T = RankReport;
+  return base::describe({.name = "rank's report",
+                         .version = 3,
+                         .most_bytes = std::size_t{64} * 1024,
+                         .shorten = "is a variable such as OMP_PLACES or NCCL_TOPO_FILE extremely long?"},
+                        base::fields<&T::failure, &T::rank, &T::local_rank, &T::host, &T::given, &T::binding,
+                                     &T::visible_gpus, &T::named_gpus, &T::environment, &T::interface, &T::nccl_conf,
+                                     &T::processor_thousandths, &T::processors_group>());
+}
 
 /// The variables of the environment that belong to NCCL, UCX, PyTorch's gloo, OpenMP, the GPU runtimes and libddp.
 /// Others stay where they are: they may hold secrets.
 Variables reported_variables(const base::Environment& environment);
 
-/// Throws Error(invalid_argument) when the report would be larger than kLargestReportBytes.
-Bytes encode(const RankReport& report);
-/// Throws Error(protocol) for bytes that are not a report of this version.
-RankReport decode_rank_report(std::span<const std::byte> bytes);
 
 /// Which ranks there are, and where.
 struct JobLayout {

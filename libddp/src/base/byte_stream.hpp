@@ -5,12 +5,15 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <string>
 #include <string_view>
 
 #include <ddp/bytes.hpp>
 #include <ddp/error.hpp>
+
+#include "base/errors.hpp"
 
 namespace ddp::base {
 
@@ -29,6 +32,10 @@ class ByteWriter {
     return *this;
   }
   ByteWriter& blob(std::span<const std::byte> data) {
+    if (data.size() > std::numeric_limits<std::uint32_t>::max()) {
+      throw_invalid_argument("sending a message",
+                             "a part of it has " + std::to_string(data.size()) + " bytes, more than 4 GiB", {});
+    }
     return integer(static_cast<std::uint32_t>(data.size())).raw(data);
   }
   ByteWriter& text(std::string_view value) { return blob(std::as_bytes(std::span{value.data(), value.size()})); }

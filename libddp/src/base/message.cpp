@@ -2,6 +2,7 @@
 #include "base/message.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 #include <fmt/format.h>
 
@@ -23,8 +24,8 @@ void refuse_kind(const ByteReader& in, std::size_t kind) {
   in.refuse(fmt::format("there is no message of kind {}", kind));
 }
 
-void refuse_infinite(const ByteReader& in, const Place& place) {
-  in.refuse(fmt::format("{} is not a finite number", name_of(place)));
+void check_finite(const ByteReader& in, const Place& place, double number) {
+  if (!std::isfinite(number)) in.refuse(fmt::format("{} is not a finite number", name_of(place)));
 }
 
 void check_count(const ByteReader& in, const Place& place, std::size_t count) {

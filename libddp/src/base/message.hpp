@@ -31,6 +31,9 @@ namespace message {
 
 using Time = std::chrono::system_clock::time_point;
 
+template <class T>
+inline constexpr auto kTable = description(static_cast<const T*>(nullptr));
+
 /// Converts to anything: counts the members of an aggregate.
 struct Anything {
   template <class T>
@@ -45,12 +48,41 @@ constexpr std::size_t count_members() {
   }
 }
 template <class T>
-constexpr bool lists_all_members() {
-  constexpr auto table = description(static_cast<const T*>(nullptr));
-  return std::tuple_size_v<decltype(table.fields)> + table.heading.unsent == count_members<T>();
+concept ListsAllMembers = std::tuple_size_v<decltype(kTable<T>.fields)>
++ kTable<T>.heading.unsent == count_members<T>();
+
+template <class T, template <class...> class Template>
+inline constexpr bool kIs = false;
+template <template <class...> class Template, class... Parts>
+inline constexpr bool kIs<Template<Parts...>, Template> = true;
+template <class T>
+inline constexpr bool kIsArray = false;
+template <class T, std::size_t size>
+inline constexpr bool kIsArray<std::array<T, size>> = true;
+template <class T>
+inline constexpr bool kIsByteArray = false;
+template <std::size_t size>
+inline constexpr bool kIsByteArray<std::array<std::byte, size>> = true;
+
+template <class T>
+concept IsTable = IsDescribed<T> && !kIs<T, std::variant>;
+template <class T>
+concept HasOwnCodec = requires(ByteWriter& out, ByteReader& in, T& value) {
+  write_value(out, value);
+  read_value(in, value);
+};
+
+/// An element before it is read.
+template <class T>
+T blank() {
+  if constexpr (std::same_as<T, Error>) {
+    return Error{ErrorDetail{}};
+  } else {
+    return T{};
+  }
 }
 
-/// The field that is read or written.
+/// The field that is read.
 struct Place {
   const char* owner = "";
   std::string_view field{};
@@ -60,7 +92,7 @@ struct Place {
 [[noreturn]] void refuse_number(const ByteReader& in, const Place& place, const std::string& number,
                                 const std::string& least, const std::string& most);
 [[noreturn]] void refuse_kind(const ByteReader& in, std::size_t kind);
-[[noreturn]] void refuse_infinite(const ByteReader& in, const Place& place);
+void check_finite(const ByteReader& in, const Place& place, double number);
 void check_count(const ByteReader& in, const Place& place, std::size_t count);
 void check_text(const ByteReader& in, const Place& place, std::string_view text);
 void check_length(const ByteReader& in, const Place& place, std::size_t bytes);
@@ -70,223 +102,140 @@ void check_size(const Heading& heading, std::size_t bytes);
 void check_size(const ByteReader& in, const Heading& heading);
 
 template <class T>
-inline constexpr bool kIsVariant = false;
-template <class... Kinds>
-inline constexpr bool kIsVariant<std::variant<Kinds...>> = true;
-template <class T>
-concept IsTable = IsDescribed<T> && !kIsVariant<T>;
-template <class T>
-concept HasOwnCodec = requires(ByteWriter& out, ByteReader& in, T& value) {
-  write_value(out, value);
-  read_value(in, value);
-};
-
-// ---- writing
-
-template <class Part>
-requires std::integral<Part> || std::is_enum_v<Part>
-void write(ByteWriter& out, const Rule& /*rule*/, Part value) {
-  if constexpr (std::is_enum_v<Part> || std::same_as<Part, bool>) {
+void write(ByteWriter& out, const Rule& rule, const T& value) {
+  if constexpr (std::is_enum_v<T> || std::same_as<T, bool>) {
     out.integer(static_cast<std::uint8_t>(value));
-  } else {
+  } else if constexpr (std::integral<T>) {
     out.integer(value);
-  }
-}
-inline void write(ByteWriter& out, const Rule& /*rule*/, double number) {
-  out.integer(std::bit_cast<std::uint64_t>(number));
-}
-inline void write(ByteWriter& out, const Rule& rule, const std::string& text) {
-  out.text(rule.cut ? std::string_view{text}.substr(0, rule.longest) : std::string_view{text});
-}
-inline void write(ByteWriter& out, const Rule& /*rule*/, const Bytes& bytes) { out.blob(bytes); }
-inline void write(ByteWriter& out, const Rule& /*rule*/, Time time) {
-  out.integer(std::int64_t{std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count()});
-}
-template <HasOwnCodec T>
-void write(ByteWriter& out, const Rule& /*rule*/, const T& value) {
-  write_value(out, value);
-}
-
-// Declared before all are defined, since they contain one another.
-template <IsTable T>
-void write(ByteWriter& out, const Rule& rule, const T& described);
-template <class... Kinds>
-void write(ByteWriter& out, const Rule& rule, const std::variant<Kinds...>& variant);
-template <class T>
-void write(ByteWriter& out, const Rule& rule, const std::vector<T>& list);
-template <class T, std::size_t size>
-void write(ByteWriter& out, const Rule& rule, const std::array<T, size>& list);
-template <class T>
-void write(ByteWriter& out, const Rule& rule, const std::optional<T>& optional);
-template <class Key, class T, class Less>
-void write(ByteWriter& out, const Rule& rule, const std::map<Key, T, Less>& map);
-
-template <class First, class Second>
-void write(ByteWriter& out, const Rule& rule, const std::pair<First, Second>& pair) {
-  write(out, rule, pair.first);
-  write(out, rule, pair.second);
-}
-template <class T>
-void write(ByteWriter& out, const Rule& rule, const std::vector<T>& list) {
-  out.integer(static_cast<std::uint32_t>(list.size()));
-  for (const T& element : list) write(out, rule, element);
-}
-template <class T, std::size_t size>
-void write(ByteWriter& out, const Rule& rule, const std::array<T, size>& list) {
-  if constexpr (std::same_as<T, std::byte>) {
-    out.raw(list);
+  } else if constexpr (std::same_as<T, double>) {
+    out.integer(std::bit_cast<std::uint64_t>(value));
+  } else if constexpr (std::same_as<T, std::string>) {
+    out.text(rule.cut ? std::string_view{value}.substr(0, rule.longest) : std::string_view{value});
+  } else if constexpr (std::same_as<T, Bytes>) {
+    out.blob(value);
+  } else if constexpr (kIsByteArray<T>) {
+    out.raw(value);
+  } else if constexpr (std::same_as<T, Time>) {
+    out.integer(std::int64_t{std::chrono::duration_cast<std::chrono::nanoseconds>(value.time_since_epoch()).count()});
+  } else if constexpr (std::same_as<T, Error>) {
+    write(out, rule, value.detail());
+  } else if constexpr (HasOwnCodec<T>) {
+    write_value(out, value);
+  } else if constexpr (IsTable<T>) {
+    static_assert(ListsAllMembers<T>, "a member has no field");
+    std::apply([&](const auto&... field) { (write(out, field.rule, value.*field.member), ...); }, kTable<T>.fields);
+  } else if constexpr (kIs<T, std::variant>) {
+    out.integer(static_cast<std::uint8_t>(value.index()));
+    std::visit(
+        [&]<class Kind>(const Kind& kind) {
+          if constexpr (IsDescribed<Kind>) write(out, rule, kind);
+        },
+        value);
+  } else if constexpr (kIs<T, std::optional>) {
+    write(out, rule, value.has_value());
+    if (value) write(out, rule, *value);
+  } else if constexpr (kIs<T, std::pair>) {
+    write(out, rule, value.first);
+    write(out, rule, value.second);
   } else {
-    for (const T& element : list) write(out, rule, element);
+    if constexpr (!kIsArray<T>) out.integer(static_cast<std::uint32_t>(value.size()));
+    for (const auto& element : value) write(out, rule, element);
   }
 }
-template <class T>
-void write(ByteWriter& out, const Rule& rule, const std::optional<T>& optional) {
-  write(out, rule, optional.has_value());
-  if (optional) write(out, rule, *optional);
-}
-template <class Key, class T, class Less>
-void write(ByteWriter& out, const Rule& rule, const std::map<Key, T, Less>& map) {
-  out.integer(static_cast<std::uint32_t>(map.size()));
-  for (const auto& entry : map) write(out, rule, entry);
-}
-template <class... Kinds>
-void write(ByteWriter& out, const Rule& rule, const std::variant<Kinds...>& variant) {
-  out.integer(static_cast<std::uint8_t>(variant.index()));
-  std::visit(
-      [&]<class Kind>(const Kind& kind) {
-        if constexpr (IsDescribed<Kind>) write(out, rule, kind);
-      },
-      variant);
-}
-template <IsTable T>
-void write(ByteWriter& out, const Rule& /*rule*/, const T& described) {
-  static_assert(lists_all_members<T>(), "a member has no field");
-  constexpr auto kTable = description(static_cast<const T*>(nullptr));
-  std::apply([&](const auto&... field) { (write(out, field.rule, described.*field.member), ...); }, kTable.fields);
-}
-
-// ---- reading
 
 template <class Int>
-requires std::integral<Int> || std::is_enum_v<Int>
-void read(ByteReader& in, const Place& place, Int& number) {
+void read_number(ByteReader& in, const Place& place, Int& number) {
   using Wire = std::conditional_t<std::is_enum_v<Int> || std::same_as<Int, bool>, std::uint8_t, Int>;
   using Wide = std::conditional_t<std::is_signed_v<Wire>, std::int64_t, std::uint64_t>;
   using Limits = std::numeric_limits<Wire>;
-  const auto wire = in.integer<Wire>();
   Wide least = Limits::min();
   Wide most = std::same_as<Int, bool> ? Wide{1} : Wide{Limits::max()};
   if (place.rule.least > static_cast<std::int64_t>(least)) least = static_cast<Wide>(place.rule.least);
-  if (place.rule.most < Rule::kUnlimited && static_cast<Wide>(place.rule.most) < most)
-    most = static_cast<Wide>(place.rule.most);
-  if (const Wide value = wire; value < least || value > most)
+  if (place.rule.most < Rule::kUnlimited) most = std::min(most, static_cast<Wide>(place.rule.most));
+  const Wide value = in.integer<Wire>();
+  if (value < least || value > most)
     refuse_number(in, place, std::to_string(value), std::to_string(least), std::to_string(most));
-  number = static_cast<Int>(wire);
-}
-inline void read(ByteReader& in, const Place& place, double& number) {
-  number = std::bit_cast<double>(in.integer<std::uint64_t>());
-  if (!(number - number == 0)) refuse_infinite(in, place);
-}
-inline void read(ByteReader& in, const Place& place, std::string& text) {
-  text = in.text();
-  check_text(in, place, text);
-}
-inline void read(ByteReader& in, const Place& place, Bytes& bytes) {
-  const auto blob = in.blob();
-  check_length(in, place, blob.size());
-  bytes.assign(blob.begin(), blob.end());
-}
-inline void read(ByteReader& in, const Place& /*place*/, Time& time) {
-  const std::chrono::nanoseconds since_1970{in.integer<std::int64_t>()};
-  time = Time{std::chrono::duration_cast<Time::duration>(since_1970)};
-}
-template <HasOwnCodec T>
-void read(ByteReader& in, const Place& /*place*/, T& value) {
-  read_value(in, value);
+  number = static_cast<Int>(value);
 }
 
-template <IsTable T>
-void read(ByteReader& in, const Place& place, T& described);
-template <class... Kinds>
-void read(ByteReader& in, const Place& place, std::variant<Kinds...>& variant);
 template <class T>
-void read(ByteReader& in, const Place& place, std::vector<T>& list);
-template <class T, std::size_t size>
-void read(ByteReader& in, const Place& place, std::array<T, size>& list);
-template <class T>
-void read(ByteReader& in, const Place& place, std::optional<T>& optional);
-template <class Key, class T, class Less>
-void read(ByteReader& in, const Place& place, std::map<Key, T, Less>& map);
+void read(ByteReader& in, const Place& place, T& value);
 
-template <class First, class Second>
-void read(ByteReader& in, const Place& place, std::pair<First, Second>& pair) {
-  read(in, place, pair.first);
-  read(in, place, pair.second);
-}
-// The number of elements is only claimed: memory is taken as they come.
-template <class T>
-void read(ByteReader& in, const Place& place, std::vector<T>& list) {
-  const auto count = in.integer<std::uint32_t>();
-  check_count(in, place, count);
-  list.clear();
-  for (std::uint32_t i = 0; i < count; ++i) read(in, place, list.emplace_back());
-}
-template <class T, std::size_t size>
-void read(ByteReader& in, const Place& place, std::array<T, size>& list) {
-  if constexpr (std::same_as<T, std::byte>) {
-    const auto bytes = in.raw(size);
-    std::copy(bytes.begin(), bytes.end(), list.begin());
-  } else {
-    for (T& element : list) read(in, place, element);
-  }
-}
-template <class T>
-void read(ByteReader& in, const Place& place, std::optional<T>& optional) {
-  bool given = false;
-  read(in, Place{.owner = place.owner, .field = place.field}, given);
-  optional.reset();
-  if (given) read(in, place, optional.emplace());
-}
-template <class Key, class T, class Less>
-void read(ByteReader& in, const Place& place, std::map<Key, T, Less>& map) {
-  const auto count = in.integer<std::uint32_t>();
-  check_count(in, place, count);
-  map.clear();
-  for (std::uint32_t i = 0; i < count; ++i) {
-    std::pair<Key, T> entry;
-    read(in, place, entry);
-    map.insert_or_assign(std::move(entry.first), std::move(entry.second));
-  }
-}
 template <class... Kinds>
-void read(ByteReader& in, const Place& place, std::variant<Kinds...>& variant) {
+void read_variant(ByteReader& in, const Place& place, std::variant<Kinds...>& variant) {
   const std::size_t kind = in.integer<std::uint8_t>();
-  const auto read_one = [&]<std::size_t I>() {
-    using Kind = std::variant_alternative_t<I, std::variant<Kinds...>>;
+  std::size_t index = 0;
+  bool known = false;
+  const auto read_one = [&]<class Kind>() {
     if constexpr (IsDescribed<Kind>) {
-      if (kind == I) read(in, place, variant.template emplace<I>());
-      return kind == I;
-    } else {
-      return false;
+      if (kind == index) read(in, place, variant.template emplace<Kind>()), known = true;
     }
+    ++index;
   };
-  const bool known = [&]<std::size_t... I>(std::index_sequence<I...>) {
-    return (read_one.template operator()<I>() || ...);
-  }
-  (std::index_sequence_for<Kinds...>{});
+  (read_one.template operator()<Kinds>(), ...);
   if (!known) refuse_kind(in, kind);
 }
-template <IsTable T>
-void read(ByteReader& in, const Place& /*place*/, T& described) {
-  static_assert(lists_all_members<T>(), "a member has no field");
-  constexpr auto kTable = description(static_cast<const T*>(nullptr));
-  std::apply(
-      [&](const auto&... field) {
-        (read(in, Place{.owner = kTable.heading.name, .field = field.name, .rule = field.rule},
-              described.*field.member),
-         ...);
-      },
-      kTable.fields);
+
+template <class T>
+void read(ByteReader& in, const Place& place, T& value) {
+  if constexpr (std::integral<T> || std::is_enum_v<T>) {
+    read_number(in, place, value);
+  } else if constexpr (std::same_as<T, double>) {
+    value = std::bit_cast<double>(in.integer<std::uint64_t>());
+    check_finite(in, place, value);
+  } else if constexpr (std::same_as<T, std::string>) {
+    value = in.text();
+    check_text(in, place, value);
+  } else if constexpr (std::same_as<T, Bytes>) {
+    const auto blob = in.blob();
+    check_length(in, place, blob.size());
+    value.assign(blob.begin(), blob.end());
+  } else if constexpr (kIsByteArray<T>) {
+    std::ranges::copy(in.raw(value.size()), value.begin());
+  } else if constexpr (std::same_as<T, Time>) {
+    const std::chrono::nanoseconds since_1970{in.integer<std::int64_t>()};
+    value = Time{std::chrono::duration_cast<Time::duration>(since_1970)};
+  } else if constexpr (std::same_as<T, Error>) {
+    ErrorDetail detail{};
+    read(in, place, detail);
+    value = Error{std::move(detail)};
+  } else if constexpr (HasOwnCodec<T>) {
+    read_value(in, value);
+  } else if constexpr (IsTable<T>) {
+    static_assert(ListsAllMembers<T>, "a member has no field");
+    std::apply(
+        [&](const auto&... field) {
+          (read(in, {.owner = kTable<T>.heading.name, .field = field.name, .rule = field.rule}, value.*field.member),
+           ...);
+        },
+        kTable<T>.fields);
+  } else if constexpr (kIs<T, std::variant>) {
+    read_variant(in, place, value);
+  } else if constexpr (kIs<T, std::optional>) {
+    bool given = false;
+    read_number(in, {.owner = place.owner, .field = place.field}, given);
+    value.reset();
+    if (given) read(in, place, value.emplace(blank<typename T::value_type>()));
+  } else if constexpr (kIs<T, std::pair>) {
+    read(in, place, value.first);
+    read(in, place, value.second);
+  } else if constexpr (kIsArray<T>) {
+    for (auto& element : value) read(in, place, element);
+  } else {
+    // The number of elements is only claimed: memory is taken as they come.
+    const auto count = in.integer<std::uint32_t>();
+    check_count(in, place, count);
+    value.clear();
+    for (std::uint32_t i = 0; i < count; ++i) {
+      if constexpr (kIs<T, std::map>) {
+        std::pair<typename T::key_type, typename T::mapped_type> entry;
+        read(in, place, entry);
+        value.insert_or_assign(std::move(entry.first), std::move(entry.second));
+      } else {
+        read(in, place, value.emplace_back());
+      }
+    }
+  }
 }
 
 }  // namespace message
@@ -294,7 +243,7 @@ void read(ByteReader& in, const Place& /*place*/, T& described) {
 /// The bytes of a described type. Throws Error(invalid_argument) when they would be more than its heading allows.
 template <IsDescribed T>
 Bytes encode(const T& value) {
-  constexpr Heading kHeading = description(static_cast<const T*>(nullptr)).heading;
+  constexpr Heading kHeading = message::kTable<T>.heading;
   ByteWriter out;
   if (kHeading.version != 0) out.integer(kHeading.version);
   message::write(out, kAny, value);
@@ -305,16 +254,16 @@ Bytes encode(const T& value) {
 /// Whether encode() has room for it.
 template <IsDescribed T>
 bool fits(const T& value) {
+  constexpr Heading kHeading = message::kTable<T>.heading;
   ByteWriter out;
   message::write(out, kAny, value);
-  const Heading heading = description(static_cast<const T*>(nullptr)).heading;
-  return out.bytes().size() + (heading.version != 0 ? 1 : 0) <= heading.most_bytes;
+  return out.bytes().size() + (kHeading.version != 0 ? 1 : 0) <= kHeading.most_bytes;
 }
 
 /// Throws Error(protocol) for anything that encode() does not make. Takes memory in proportion to @p bytes.
 template <IsDescribed T>
 T decode(std::span<const std::byte> bytes) {
-  constexpr Heading kHeading = description(static_cast<const T*>(nullptr)).heading;
+  constexpr Heading kHeading = message::kTable<T>.heading;
   ByteReader in{bytes, kHeading.name};
   if (kHeading.most_bytes < kAnySize) message::check_size(in, kHeading);
   if (kHeading.version != 0) message::check_version(in, kHeading.version);

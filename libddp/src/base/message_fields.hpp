@@ -5,9 +5,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string_view>
 #include <tuple>
 #include <type_traits>
+#include <vector>
 
 #include <ddp/error.hpp>
 
@@ -38,28 +40,45 @@ inline constexpr Rule kUpTo{.least = 0, .most = static_cast<std::int64_t>(last)}
 
 template <class Owner, class Value>
 struct Field {
-  using Type = Value;
   std::string_view name;
   Value Owner::*member;
   Rule rule;
 };
 
-/// The field of a member, with the member's name.
+template <class T>
+inline constexpr bool kIsEnum = std::is_enum_v<T> && !std::is_same_v<T, std::byte>;
+template <class T>
+inline constexpr bool kIsEnum<std::vector<T>> = kIsEnum<T>;
+template <class T>
+inline constexpr bool kIsEnum<std::optional<T>> = kIsEnum<T>;
+
+/// A member's name, out of "... [with auto member = &ddp::Point::x]".
 template <auto member>
-constexpr auto field(Rule rule) {
-  std::string_view name = __PRETTY_FUNCTION__;  // "... [with auto member = &ddp::Point::x]"
-  name.remove_prefix(name.find("member = ") + std::string_view("member = ").size());
+constexpr std::string_view name_of_member() {
+  std::string_view name = __PRETTY_FUNCTION__;
+  name.remove_prefix(name.find("member = "));
   name = name.substr(0, name.find_first_of(";]"));
-  name.remove_prefix(name.rfind(':') + 1);
-  return []<class Owner, class Value>(std::string_view of, Value Owner::*at, Rule limits) {
-    return Field<Owner, Value>{of, at, limits};
-  }(name, member, rule);
+  return name.substr(name.rfind(':') + 1);
 }
-template <auto member>
-constexpr auto field() {
-  constexpr auto kField = field<member>(kAny);
-  static_assert(!std::is_enum_v<typename decltype(kField)::Type>, "an enumeration needs a rule: kUpTo<last>");
-  return kField;
+template <class Owner, class Value>
+constexpr Field<Owner, Value> make_field(std::string_view name, Value Owner::*member, Rule rule) {
+  return {name, member, rule};
+}
+
+/// The fields of @p members, which have one rule.
+template <auto... members>
+constexpr auto fields(Rule rule) {
+  return std::tuple{make_field(name_of_member<members>(), members, rule)...};
+}
+template <auto... members>
+constexpr auto fields() {
+  constexpr auto kFields = fields<members...>(kAny);
+  std::apply(
+      []<class... Owner, class... Value>(const Field<Owner, Value>&...) {
+        static_assert((!kIsEnum<Value> && ...), "an enumeration needs a rule: kUpTo<last>");
+      },
+      kFields);
+  return kFields;
 }
 
 inline constexpr std::size_t kAnySize = std::numeric_limits<std::size_t>::max();
@@ -73,24 +92,25 @@ struct Heading {
   std::size_t unsent = 0;    ///< members that the table does not list, which the receiver gets as they are by default
 };
 
-template <class... Fields>
+template <class Fields>
 struct Description {
   Heading heading;
-  std::tuple<Fields...> fields;  ///< in the order in which they are sent
+  Fields fields;  ///< in the order in which they are sent
 };
 
 /// The description of a type lies beside it, where argument-dependent lookup finds it:
 ///
-///   struct Point { int x = 0; int y = 0; };
+///   struct Point { int x = 0; int y = 0; std::string name; };
 ///   constexpr auto description(const Point*) {
-///     return base::describe({"point", 1}, base::field<&Point::x>(base::kCount), base::field<&Point::y>());
+///     return base::describe({"point", 1}, base::fields<&Point::x, &Point::y>(base::kCount),
+///     base::fields<&Point::name>());
 ///   }
 ///
 /// Members are numbers, flags, enumerations, texts, Bytes, times, other described types, types with write_value() and
 /// read_value() (base/message.hpp), and vectors, arrays, optionals, maps, pairs and variants of them.
 template <class... Fields>
-constexpr Description<Fields...> describe(Heading heading, Fields... fields) {
-  return {heading, {fields...}};
+constexpr auto describe(Heading heading, Fields... fields) {
+  return Description<decltype(std::tuple_cat(fields...))>{heading, std::tuple_cat(fields...)};
 }
 
 template <class T>
@@ -104,10 +124,9 @@ namespace ddp {
 
 /// Without a heading of its own: part of messages that report a failure.
 constexpr auto description(const ErrorDetail*) {
-  return base::describe({"error"}, base::field<&ErrorDetail::code>(base::kUpTo<ErrorCode::aborted>),
-                        base::field<&ErrorDetail::attempted>(), base::field<&ErrorDetail::cause>(),
-                        base::field<&ErrorDetail::native>(), base::field<&ErrorDetail::ranks>(),
-                        base::field<&ErrorDetail::hint>());
+  return base::describe({"error"}, base::fields<&ErrorDetail::code>(base::kUpTo<ErrorCode::aborted>),
+                        base::fields<&ErrorDetail::attempted, &ErrorDetail::cause, &ErrorDetail::native,
+                                     &ErrorDetail::ranks, &ErrorDetail::hint>());
 }
 
 }  // namespace ddp

@@ -72,7 +72,7 @@ struct ProcessNumber {
   bool operator==(const ProcessNumber&) const = default;
 };
 constexpr auto description(const ProcessNumber*) {
-  return describe({"process"}, field<&ProcessNumber::pid>(), field<&ProcessNumber::space>());
+  return describe({"process"}, fields<&ProcessNumber::pid, &ProcessNumber::space>());
 }
 
 enum class ProcessLife {

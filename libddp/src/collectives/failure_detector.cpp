@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/log.hpp"
+#include "base/message.hpp"
 
 namespace ddp::collectives {
 namespace {
@@ -23,7 +24,7 @@ constexpr std::chrono::milliseconds kAskAgain{5};
 class ChannelLink final : public MemberLink {
  public:
   ChannelLink(const GroupMembers& members, const std::string& service, const StatusQuestion& question)
-      : members_(members), inquiry_(members.endpoints, service, encode(question)) {}
+      : members_(members), inquiry_(members.endpoints, service, base::encode(GroupMessage{question})) {}
 
   Time now() const override { return Deadline::Clock::now(); }
   void ask(int member) override { inquiry_.ask(static_cast<std::size_t>(member)); }
@@ -37,7 +38,7 @@ class ChannelLink final : public MemberLink {
       replies.push_back({.rank = static_cast<int>(member), .kind = reply.kind});
       if (reply.kind != world::PeerReply::Kind::answered) continue;
       try {
-        replies.back().status = decode_status_answer(reply.body);
+        replies.back().status = base::decode<StatusAnswer>(reply.body);
       } catch (const Error& error) {
         base::log(base::LogLevel::debug, "asking rank {}: {}", members_.global(replies.back().rank), error.what());
       }
@@ -91,7 +92,7 @@ Error FailureDetector::adopt(const Error& verdict) {
 }
 
 Bytes FailureDetector::answer(std::span<const std::byte> body) {
-  const auto message = decode_group_message(body);
+  const auto message = base::decode<GroupMessage>(body);
   if (const auto* told = std::get_if<Verdict>(&message)) {
     adopt(told->error);
     on_verdict_();
@@ -99,7 +100,7 @@ Bytes FailureDetector::answer(std::span<const std::byte> body) {
   }
   if (const auto* proposal = std::get_if<Proposal>(&message)) {
     const std::lock_guard lock(mutex_);
-    return encode(record_.propose(proposal->error));
+    return base::encode(record_.propose(proposal->error));
   }
   const auto& [sequence, neighbours] = std::get<StatusQuestion>(message);
   StatusAnswer status{.last_issued = log_.last_issued(),
@@ -116,7 +117,7 @@ Bytes FailureDetector::answer(std::span<const std::byte> body) {
     status.fingerprint = entry->fingerprint;
     status.description = entry->operation.description();
   }
-  return encode(status);
+  return base::encode(status);
 }
 
 std::optional<ProposalAnswer> FailureDetector::propose(int witness, const Error& error, Deadline limit) {
@@ -125,7 +126,8 @@ std::optional<ProposalAnswer> FailureDetector::propose(int witness, const Error&
     return record_.propose(error);
   }
   const auto place = static_cast<std::size_t>(witness);
-  world::PeerInquiry inquiry({members_.endpoints[place]}, service_, encode(Proposal{.error = error}));
+  world::PeerInquiry inquiry({members_.endpoints[place]}, service_,
+                             base::encode(GroupMessage{Proposal{.error = error}}));
   inquiry.ask(0);
   for (;;) {
     const auto replies = inquiry.wait(earlier(limit, Deadline::after(kLook)));
@@ -135,7 +137,7 @@ std::optional<ProposalAnswer> FailureDetector::propose(int witness, const Error&
     const world::PeerReply& reply = replies.front().second;
     if (reply.kind == Kind::answered) {
       try {
-        return decode_proposal_answer(reply.body);
+        return base::decode<ProposalAnswer>(reply.body);
       } catch (const Error& problem) {
         base::log(base::LogLevel::debug, "proposing a verdict to rank {}: {}", members_.global(witness),
                   problem.what());
@@ -173,7 +175,7 @@ void FailureDetector::notify(const Error& verdict, const std::vector<MemberReply
     if (member.status && member.status->verdict) continue;
     listening.push_back(members_.endpoints[static_cast<std::size_t>(member.rank)]);
   }
-  world::ask_peers(listening, service_, encode(Verdict{.error = verdict}), deadline);
+  world::ask_peers(listening, service_, base::encode(GroupMessage{Verdict{.error = verdict}}), deadline);
 }
 
 void FailureDetector::notify_all(const Error& error) {
@@ -181,7 +183,7 @@ void FailureDetector::notify_all(const Error& error) {
   const Error verdict = agreed(error, {}, Deadline::after(kTimeToNotify / 2));
   std::vector<world::PeerEndpoint> others = members_.endpoints;
   others.erase(others.begin() + members_.rank);
-  world::ask_peers(others, service_, encode(Verdict{.error = verdict}), limit);
+  world::ask_peers(others, service_, base::encode(GroupMessage{Verdict{.error = verdict}}), limit);
 }
 
 /// Its owner's turn to inquire, if it came in time.

@@ -13,9 +13,9 @@
 #include <ddp/version.hpp>
 
 #include "base/backend_file.hpp"
-#include "base/byte_stream.hpp"
 #include "base/env_table.hpp"
 #include "base/log.hpp"
+#include "base/message.hpp"
 #include "collectives/backend.hpp"
 
 namespace ddp::collectives {
@@ -23,6 +23,15 @@ namespace {
 
 // For a reason that is sent to others, who show those of several ranks.
 constexpr std::size_t kLongestReason = 600;
+
+struct VersionedAddresses {
+  std::string version{};  ///< of libddp; another one may say the rest otherwise
+  Bytes addresses{};      ///< BackendAddresses
+};
+constexpr auto description(const VersionedAddresses*) {
+  return base::describe({"addresses of a rank's backends"},
+                        base::fields<&VersionedAddresses::version, &VersionedAddresses::addresses>());
+}
 
 /// Each different reason once, with its ranks.
 std::string list(const std::map<std::string, std::vector<int>>& reasons) {
@@ -77,37 +86,30 @@ BackendConfig GroupBackends::config() const {
 }
 
 Bytes GroupBackends::addresses() const {
-  base::ByteWriter writer;
-  writer.text(DDP_VERSION_STRING).blob(backends_.front().backend->address());
-  if (choice_.cuda == BackendChoice::Cuda::none) return std::move(writer).bytes();
-  Bytes address;
-  std::string obstacle = obstacle_;
+  BackendAddresses addresses{.cpu = backends_.front().backend->address(), .obstacle = obstacle_};
   try {
-    if (candidate_) address = candidate_->backend->address();
+    if (candidate_) addresses.cuda = candidate_->backend->address();
   } catch (const Error& error) {
-    obstacle = std::string(error.what()).substr(0, kLongestReason);
+    addresses.obstacle = std::string(error.what()).substr(0, kLongestReason);
   }
-  writer.text(obstacle).blob(address);
-  return std::move(writer).bytes();
+  return base::encode(VersionedAddresses{.version = DDP_VERSION_STRING, .addresses = base::encode(addresses)});
 }
 
 void GroupBackends::connect(const std::vector<Bytes>& addresses, Deadline deadline) {
   std::vector<Bytes> first;
-  std::vector<Bytes> statements;
+  std::vector<BackendAddresses> all;
   std::map<std::string, std::vector<int>> versions;
   for (std::size_t member = 0; member < addresses.size(); ++member) {
-    base::ByteReader reader(addresses[member], "addresses of a rank's backends");
-    versions[reader.text()].push_back(members_.global(static_cast<int>(member)));
-    if (versions.size() > 1) continue;  // another version may say the rest otherwise
-    const auto address = reader.blob();
-    first.emplace_back(address.begin(), address.end());
-    const auto rest = reader.raw(reader.left());
-    statements.emplace_back(rest.begin(), rest.end());
+    const auto its = base::decode<VersionedAddresses>(addresses[member]);
+    versions[its.version].push_back(members_.global(static_cast<int>(member)));
+    if (versions.size() > 1) continue;
+    all.push_back(base::decode<BackendAddresses>(its.addresses));
+    first.push_back(std::move(all.back().cpu));
   }
   refuse_other_versions(versions);
   connect_one(backends_.front(), first, deadline);
   refuse_without_cpu();
-  if (choice_.cuda != BackendChoice::Cuda::none) connect_cuda(statements, deadline);
+  if (choice_.cuda != BackendChoice::Cuda::none) connect_cuda(all, deadline);
 }
 
 /// Their protocols may differ in what no message tells.
@@ -152,22 +154,19 @@ std::string GroupBackends::cuda_name() const {
   return choice_.cuda_name == "nccl" ? "NCCL" : fmt::format("'{}'", choice_.cuda_name);
 }
 
-/// All ranks see the same statements, and come to the same end.
-void GroupBackends::connect_cuda(const std::vector<Bytes>& statements, Deadline deadline) {
+/// All ranks see the same addresses, and come to the same end.
+void GroupBackends::connect_cuda(const std::vector<BackendAddresses>& all, Deadline deadline) {
   std::map<std::string, std::vector<int>> obstacles;
   std::vector<int> without;
   std::vector<Bytes> addresses;
-  for (std::size_t member = 0; member < statements.size(); ++member) {
-    base::ByteReader reader(statements[member], "what a rank says of its CUDA backend");
-    const std::string obstacle = reader.text();
-    const auto address = reader.blob();
-    addresses.emplace_back(address.begin(), address.end());
-    if (obstacle.empty()) continue;
+  for (std::size_t member = 0; member < all.size(); ++member) {
+    addresses.push_back(all[member].cuda);
+    if (all[member].obstacle.empty()) continue;
     without.push_back(members_.global(static_cast<int>(member)));
-    obstacles[obstacle].push_back(without.back());
+    obstacles[all[member].obstacle].push_back(without.back());
   }
   if (!without.empty()) {
-    const bool some = without.size() < statements.size();
+    const bool some = without.size() < all.size();
     return do_without_cuda(
         {.code = ErrorCode::unavailable,
          .attempted = fmt::format("making group '{}' with {} for CUDA tensors", members_.name, cuda_name()),

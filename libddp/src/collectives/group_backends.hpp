@@ -10,6 +10,7 @@
 
 #include <ddp/backend.hpp>
 
+#include "base/message_fields.hpp"
 #include "collectives/group_engine.hpp"
 
 namespace ddp::collectives {
@@ -26,6 +27,17 @@ struct BackendChoice {
   /// That of a group, for groups of its members.
   static BackendChoice of(const GroupEngine& engine);
 };
+
+/// What a rank says of its backends.
+struct BackendAddresses {
+  Bytes cpu{};
+  std::string obstacle{};  ///< why it has none for CUDA tensors; empty: it has, or none is wanted
+  Bytes cuda{};
+};
+constexpr auto description(const BackendAddresses*) {
+  return base::describe({"addresses of a rank's backends"},
+                        base::fields<&BackendAddresses::cpu, &BackendAddresses::obstacle, &BackendAddresses::cuda>());
+}
 
 class GroupBackends {
  public:
@@ -50,7 +62,7 @@ class GroupBackends {
   void refuse_other_versions(const std::map<std::string, std::vector<int>>& versions) const;
   void refuse_without_cpu() const;
   void connect_one(GroupBackend& backend, const std::vector<Bytes>& addresses, Deadline deadline) const;
-  void connect_cuda(const std::vector<Bytes>& statements, Deadline deadline);
+  void connect_cuda(const std::vector<BackendAddresses>& all, Deadline deadline);
   void do_without_cuda(ErrorDetail why, bool surprising);
 
   std::string cuda_name() const;

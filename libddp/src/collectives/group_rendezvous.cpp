@@ -10,8 +10,8 @@
 
 #include <ddp/world.hpp>
 
-#include "base/byte_stream.hpp"
 #include "base/env_table.hpp"
+#include "base/message.hpp"
 #include "collectives/group_backends.hpp"
 #include "collectives/group_calls.hpp"
 #include "world/world_state.hpp"
@@ -25,6 +25,25 @@ std::optional<int> device_of(WorldState& world) {
   if (::access("/dev/nvidiactl", F_OK) != 0) return std::nullopt;
   const std::optional<RankDevice>& device = world.device();
   return device ? std::optional(device->index) : std::nullopt;
+}
+
+/// What each rank of a world publishes for its first group.
+struct PublishedRank {
+  Bytes address;  ///< GroupBackends::addresses()
+  Bytes record;   ///< world::EndpointRecord
+};
+constexpr auto description(const PublishedRank*) {
+  return base::describe({"address of a rank"}, base::fields<&PublishedRank::address, &PublishedRank::record>());
+}
+
+/// What each rank of a group says when some of them make another one.
+struct SubgroupOffer {
+  std::vector<int> ranks;  ///< of the new group
+  Bytes addresses;         ///< of its members
+};
+constexpr auto description(const SubgroupOffer*) {
+  return base::describe({"list of a new group's ranks"},
+                        base::fields<&SubgroupOffer::ranks, &SubgroupOffer::addresses>());
 }
 
 std::shared_ptr<GroupEngine> make_world_group(WorldState& world, const BackendChoice& choice, std::string name,
@@ -43,15 +62,13 @@ std::shared_ptr<GroupEngine> make_world_group(WorldState& world, const BackendCh
   if (members.size() > 1) {
     // the endpoint record comes last: a second get of every rank would take as long as the first
     const std::string key = world.key(fmt::format("{}.address", choice.cpu));
-    world.store().put(key,
-                      base::ByteWriter().blob(addresses.front()).raw(world::encode(world.record(world.rank))).bytes());
+    world.store().put(key, base::encode(PublishedRank{.address = addresses.front(),
+                                                      .record = world::encode(world.record(world.rank))}));
     world.store().fence(deadline);
     for (int rank = 0; rank < members.size(); ++rank) {
-      const Bytes its = world.store().get(rank, key, deadline);
-      base::ByteReader reader(its, "address of a rank");
-      const auto address = reader.blob();
-      addresses[static_cast<std::size_t>(rank)].assign(address.begin(), address.end());
-      world.learn(rank, reader.raw(reader.left()));
+      auto its = base::decode<PublishedRank>(world.store().get(rank, key, deadline));
+      addresses[static_cast<std::size_t>(rank)] = std::move(its.address);
+      world.learn(rank, its.record);
     }
   }
   for (int rank = 0; rank < members.size(); ++rank) {
@@ -124,18 +141,13 @@ std::shared_ptr<GroupEngine> make_subgroup(ProcessGroup& parent, std::span<const
   std::optional<GroupBackends> backends;
   if (member) backends.emplace(BackendChoice::of(engine), members, connect);
 
-  base::ByteWriter own;
-  own.integer(wanted.size());
-  for (const int rank : wanted) own.integer(rank);
-  const Bytes list = own.bytes();
-  if (member) own.raw(backends->addresses());
-  const std::vector<Bytes> replies = all_gather_bytes(parent, own.bytes());
-
+  const SubgroupOffer own{.ranks = {wanted.begin(), wanted.end()},
+                          .addresses = member ? backends->addresses() : Bytes{}};
+  std::vector<SubgroupOffer> offers;
   std::vector<int> different;
-  for (std::size_t rank = 0; rank < replies.size(); ++rank) {
-    if (replies[rank].size() < list.size() || !std::equal(list.begin(), list.end(), replies[rank].begin())) {
-      different.push_back(all.global(static_cast<int>(rank)));
-    }
+  for (const Bytes& bytes : all_gather_bytes(parent, base::encode(own))) {
+    offers.push_back(base::decode<SubgroupOffer>(bytes));
+    if (offers.back().ranks != own.ranks) different.push_back(all.global(static_cast<int>(offers.size() - 1)));
   }
   if (!different.empty()) {
     reject(ErrorCode::mismatch,
@@ -147,10 +159,7 @@ std::shared_ptr<GroupEngine> make_subgroup(ProcessGroup& parent, std::span<const
   if (!member) return nullptr;
 
   std::vector<Bytes> addresses;
-  for (const int rank : wanted) {
-    const Bytes& reply = replies[static_cast<std::size_t>(rank)];
-    addresses.emplace_back(reply.begin() + static_cast<std::ptrdiff_t>(list.size()), reply.end());
-  }
+  for (const int rank : wanted) addresses.push_back(std::move(offers[static_cast<std::size_t>(rank)].addresses));
   backends->connect(addresses, deadline);
   auto made = GroupEngine::make(std::move(members), backends->take(), connect, engine.timeout());
   connect_by_barriers(*made, deadline);

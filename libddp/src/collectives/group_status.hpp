@@ -3,13 +3,13 @@
 
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <string>
 #include <variant>
 #include <vector>
 
-#include <ddp/bytes.hpp>
 #include <ddp/error.hpp>
+
+#include "base/message_fields.hpp"
 
 namespace ddp::collectives {
 
@@ -18,22 +18,35 @@ struct StatusQuestion {
   std::uint64_t sequence = 0;
   bool neighbours = false;  ///< "And which members on your node run?"
 };
+constexpr auto description(const StatusQuestion*) {
+  return base::describe({"question"}, base::fields<&StatusQuestion::sequence, &StatusQuestion::neighbours>());
+}
 
 /// "The group has failed, for this reason."
 struct Verdict {
-  Error error;
+  Error error{ErrorDetail{}};
 };
+constexpr auto description(const Verdict*) { return base::describe({"verdict"}, base::fields<&Verdict::error>()); }
 
 /// "The group should fail for this reason. Keep it, unless you have been told another before."
 struct Proposal {
-  Error error;
+  Error error{ErrorDetail{}};
 };
+constexpr auto description(const Proposal*) { return base::describe({"proposal"}, base::fields<&Proposal::error>()); }
+
+/// What one member sends to another unasked.
+using GroupMessage = std::variant<StatusQuestion, Verdict, Proposal>;
+constexpr auto description(const GroupMessage*) { return base::describe({"message of a process group"}); }
 
 /// What was proposed to it first, or what the members have agreed on.
 struct ProposalAnswer {
   bool decided = false;  ///< they have
-  Error error;
+  Error error{ErrorDetail{}};
 };
+constexpr auto description(const ProposalAnswer*) {
+  return base::describe({"answer to a proposal in a process group"},
+                        base::fields<&ProposalAnswer::decided, &ProposalAnswer::error>());
+}
 
 /// A send or receive that has been waiting for its peer for long.
 struct LongTransfer {
@@ -41,6 +54,10 @@ struct LongTransfer {
   int peer = 0;  ///< in the group
   bool receives = false;
 };
+constexpr auto description(const LongTransfer*) {
+  return base::describe({"transfer"},
+                        base::fields<&LongTransfer::description, &LongTransfer::peer, &LongTransfer::receives>());
+}
 
 struct StatusAnswer {
   std::uint64_t last_issued = 0;
@@ -51,16 +68,11 @@ struct StatusAnswer {
   std::optional<LongTransfer> transfer{};  ///< in which it waits
   std::optional<Error> verdict{};          ///< why the group has failed on that rank, if it has
 };
-
-Bytes encode(const StatusQuestion& question);
-Bytes encode(const Verdict& verdict);
-Bytes encode(const Proposal& proposal);
-Bytes encode(const ProposalAnswer& answer);
-Bytes encode(const StatusAnswer& answer);
-
-/// Throw Error(protocol) for bytes that are no such message.
-std::variant<StatusQuestion, Verdict, Proposal> decode_group_message(std::span<const std::byte> bytes);
-ProposalAnswer decode_proposal_answer(std::span<const std::byte> bytes);
-StatusAnswer decode_status_answer(std::span<const std::byte> bytes);
+constexpr auto description(const StatusAnswer*) {
+  return base::describe(
+      {"status of a process group"},
+      base::fields<&StatusAnswer::last_issued, &StatusAnswer::fingerprint, &StatusAnswer::description,
+                   &StatusAnswer::waits, &StatusAnswer::running, &StatusAnswer::transfer, &StatusAnswer::verdict>());
+}
 
 }  // namespace ddp::collectives

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/message_fields.hpp"
 #include "flight/flight_memory.hpp"
 
 namespace ddp::flight {
@@ -59,6 +60,26 @@ struct FlightView {
   std::vector<Call> unfinished;  ///< in the order of calls; the first 4096
   std::optional<Call> last;      ///< that was called
 };
+
+constexpr auto description(const FlightView::Group*) {
+  using T = FlightView::Group;
+  return base::describe({"group"},
+                        base::fields<&T::name, &T::backend, &T::rank, &T::size, &T::members, &T::last_queued>());
+}
+constexpr auto description(const FlightView::Call*) {
+  using T = FlightView::Call;
+  return base::describe({"call"},
+                        base::fields<&T::group, &T::operation, &T::sequence, &T::count, &T::transfer, &T::peer,
+                                     &T::age_s, &T::end_s, &T::label>(),
+                        base::fields<&T::state>(base::kUpTo<FlightState::failed>));
+}
+constexpr auto description(const FlightView*) {
+  return base::describe({.name = "calls of a rank", .unsent = 1},
+                        base::fields<&FlightView::pid, &FlightView::rank, &FlightView::world_size, &FlightView::phase_s,
+                                     &FlightView::recorded, &FlightView::finished, &FlightView::groups,
+                                     &FlightView::unfinished, &FlightView::last>(),
+                        base::fields<&FlightView::phase>(base::kUpTo<FlightPhase::left>));
+}
 
 /// @param memory aligned as a page; may change meanwhile. Nothing where it is no memory of a flight recorder of this
 /// version. Text in it is made printable.

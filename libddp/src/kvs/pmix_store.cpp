@@ -9,8 +9,8 @@
 
 #include <fmt/format.h>
 
-#include "base/byte_stream.hpp"
 #include "base/library_thread.hpp"
+#include "base/message.hpp"
 #include "kvs/pmix_library.hpp"
 #include "kvs/store_contract.hpp"
 
@@ -72,6 +72,14 @@ void on_get(pmix_status_t status, pmix_value_t* value, void* closure) {
 std::string batch_key(unsigned store, unsigned fence) { return fmt::format("ddp.{}.batch.{}", store, fence); }
 
 std::string node_key(unsigned store, std::string_view key) { return fmt::format("ddp.{}.node.{}", store, key); }
+
+/// What a rank has put between two fences.
+struct FenceBatch {
+  std::map<std::string, Bytes, std::less<>> values{};
+};
+constexpr auto description(const FenceBatch*) {
+  return base::describe({"rank's values in the PMIx store"}, base::fields<&FenceBatch::values>());
+}
 
 /// What is to reach this node's server.
 struct Publication {
@@ -175,17 +183,14 @@ void PmixStore::fence(Deadline deadline) {
   check_usable(!broken_, attempted);
   broken_ = true;  // until proven otherwise
   ++fences_;
-  base::ByteWriter writer;
-  writer.integer(static_cast<std::uint32_t>(pending_.size()));
-  for (const auto& [key, value] : pending_) writer.text(key).blob(value);
+  FenceBatch own{.values = std::exchange(pending_, {})};
   std::vector<Publication> publications;
   for (auto& [key, value] : std::exchange(pending_on_node_, {})) {
     publications.push_back({.scope = PMIX_LOCAL, .key = node_key(number_, key), .value = std::move(value)});
   }
-  publications.push_back(
-      {.scope = PMIX_GLOBAL, .key = batch_key(number_, fences_), .value = std::move(writer).bytes()});
+  publications.push_back({.scope = PMIX_GLOBAL, .key = batch_key(number_, fences_), .value = base::encode(own)});
   publish(std::move(publications), attempted, deadline);
-  known_[{rank(), fences_}] = std::exchange(pending_, {});
+  known_[{rank(), fences_}] = std::move(own.values);
 
   const pmix_proc_t everyone = make_proc(session_->name_space(), PMIX_RANK_WILDCARD);
   auto mailbox = std::make_shared<Mailbox<pmix_status_t>>();
@@ -266,15 +271,7 @@ const PmixStore::Batch& PmixStore::batch(int rank, unsigned fence, const std::st
   const auto known = known_.find({rank, fence});
   if (known != known_.end()) return known->second;
   const Bytes bytes = read_value(rank, batch_key(number_, fence), attempted, deadline);
-  base::ByteReader reader(bytes, "rank's values in the PMIx store");
-  Batch values;
-  for (auto left = reader.integer<std::uint32_t>(); left > 0; --left) {
-    std::string key = reader.text();
-    const auto value = reader.blob();
-    values.emplace(std::move(key), Bytes(value.begin(), value.end()));
-  }
-  reader.expect_end();
-  return known_[{rank, fence}] = std::move(values);
+  return known_[{rank, fence}] = base::decode<FenceBatch>(bytes).values;
 }
 
 Bytes PmixStore::get(int rank, std::string_view key, Deadline deadline) {

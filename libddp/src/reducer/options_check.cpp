@@ -9,6 +9,7 @@
 
 #include "base/byte_stream.hpp"
 #include "base/errors.hpp"
+#include "base/message.hpp"
 #include "collectives/group_calls.hpp"
 #include "reducer/step_report.hpp"
 
@@ -165,6 +166,11 @@ struct Description {
   std::string fault{};  ///< empty: none
   std::string hint{};
 };
+constexpr auto description(const Description*) {
+  return base::describe({"description of a rank's parameters"},
+                        base::fields<&Description::options, &Description::parameters, &Description::buffers,
+                                     &Description::fault, &Description::hint>());
+}
 
 Description describe_all(const std::vector<Parameter>& parameters, const std::string& options,
                          const std::vector<std::string>& buffers, const std::optional<Error>& fault) {
@@ -180,29 +186,6 @@ Description describe_all(const std::vector<Parameter>& parameters, const std::st
   }
   if (fault) all.fault = fault->cause(), all.hint = fault->hint();
   return all;
-}
-
-Bytes encode(const Description& description) {
-  base::ByteWriter writer;
-  writer.text(description.options).text(description.fault).text(description.hint);
-  for (const auto* const list : {&description.parameters, &description.buffers}) {
-    writer.integer(static_cast<std::uint64_t>(list->size()));
-    for (const std::string& text : *list) writer.text(text);
-  }
-  return std::move(writer).bytes();
-}
-
-Description decode(std::span<const std::byte> bytes) {
-  base::ByteReader reader(bytes, "description of a rank's parameters");
-  Description description;
-  description.options = reader.text();
-  description.fault = reader.text();
-  description.hint = reader.text();
-  for (auto* const list : {&description.parameters, &description.buffers}) {
-    for (auto left = reader.integer<std::uint64_t>(); left > 0; --left) list->push_back(reader.text());
-  }
-  reader.expect_end();
-  return description;
 }
 
 /// "rank 0 has 'fc.weight' float32[4, 2], ranks 1, 2 have ...".
@@ -275,7 +258,7 @@ std::string first_difference(const ProcessGroup& group, const std::vector<Descri
 
 void verify_parameters(ProcessGroup& group, const std::vector<Parameter>& parameters, const std::string& options,
                        const std::vector<std::string>& buffers, const std::optional<Error>& fault) {
-  const Bytes own = encode(describe_all(parameters, options, buffers, fault));
+  const Bytes own = base::encode(describe_all(parameters, options, buffers, fault));
   std::vector<std::int64_t> hash{static_cast<std::int64_t>(base::Fnv1a().add(own).value())};
   std::vector<std::int64_t> hashes(static_cast<std::size_t>(group.size()));
   group.all_gather(hash, hashes).wait();
@@ -285,7 +268,7 @@ void verify_parameters(ProcessGroup& group, const std::vector<Parameter>& parame
   }
   const std::vector<Bytes> encoded = collectives::all_gather_bytes(group, own);
   std::vector<Description> by_rank;
-  for (const Bytes& bytes : encoded) by_rank.push_back(decode(bytes));
+  for (const Bytes& bytes : encoded) by_rank.push_back(base::decode<Description>(bytes));
   std::string difference = first_difference(group, by_rank);
   if (!difference.empty()) throw_difference(group, encoded, std::move(difference));
   if (std::ranges::any_of(by_rank, [](const Description& each) { return !each.fault.empty(); })) {

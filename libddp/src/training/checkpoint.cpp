@@ -8,9 +8,9 @@
 
 #include <fmt/format.h>
 
-#include "base/byte_stream.hpp"
 #include "base/errors.hpp"
 #include "base/log.hpp"
+#include "base/message.hpp"
 #include "training/checkpoint_folder.hpp"
 #include "training/folder_owner.hpp"
 #include "training/object_collectives.hpp"
@@ -32,8 +32,23 @@ ShardOrigin origin_of(const CheckpointManifest& manifest, int rank) {
 }
 
 /// What a rank brings to a save, to be compared.
-Bytes opening_of(std::int64_t step, bool sharded, const std::string& id) {
-  return base::ByteWriter().integer(step).integer(static_cast<std::uint8_t>(sharded)).text(id).bytes();
+struct SaveOpening {
+  std::int64_t step = 0;
+  bool sharded = false;
+  std::string id{};  ///< of rank 0
+};
+constexpr auto description(const SaveOpening*) {
+  return base::describe({"opening of a save"},
+                        base::fields<&SaveOpening::step, &SaveOpening::sharded, &SaveOpening::id>());
+}
+
+/// The manifest to restore, as rank 0 has found it.
+struct FoundManifest {
+  std::int64_t step = 0;
+  std::string text{};
+};
+constexpr auto description(const FoundManifest*) {
+  return base::describe({"manifest of a checkpoint"}, base::fields<&FoundManifest::step, &FoundManifest::text>());
 }
 
 /// The save that all ranks have opened, with rank 0's id. Throws Error(mismatch) unless they mean the same.
@@ -42,11 +57,11 @@ CheckpointManifest agreed_save(const ProcessGroup& group, const std::vector<Byte
   std::vector<int> others;
   std::string different;
   for (std::size_t rank = 0; rank < openings.size(); ++rank) {
-    base::ByteReader reader(openings[rank], "opening of a save");
+    auto opening = base::decode<SaveOpening>(openings[rank]);
     CheckpointManifest manifest;
-    manifest.step = reader.integer<std::int64_t>();
-    manifest.sharded = reader.integer<std::uint8_t>() != 0;
-    manifest.id = reader.text();
+    manifest.step = opening.step;
+    manifest.sharded = opening.sharded;
+    manifest.id = std::move(opening.id);
     manifest.ranks = group.size();
     if (rank == 0) {
       first = std::move(manifest);
@@ -92,7 +107,7 @@ Bytes find_manifest(const CheckpointFolder& folder, std::optional<std::int64_t> 
                              ErrorCode::not_found);
   }
   const CheckpointManifest manifest = step ? folder.read_manifest(*step) : newest_whole(folder, complete);
-  return base::ByteWriter().integer(manifest.step).text(training::format_manifest(manifest)).bytes();
+  return base::encode(FoundManifest{.step = manifest.step, .text = training::format_manifest(manifest)});
 }
 
 }  // namespace
@@ -122,12 +137,12 @@ void Checkpoints::save(std::int64_t step, std::span<const NamedTensor> tensors, 
   const auto openings = act_jointly(group_, deadline, [&] {
     if (step < 0) base::throw_invalid_argument("saving a checkpoint", fmt::format("step {}", step), {});
     if (writes) training::check_tensors(tensors);
-    if (!is_first) return opening_of(step, sharded, {});
+    if (!is_first) return base::encode(SaveOpening{.step = step, .sharded = sharded});
     folder.make();
     if (!owner_) owner_ = training::FolderOwner::of(folder_, deadline);
     owner_->check(deadline);
     folder.clear_unfinished(inherits);
-    return opening_of(step, sharded, owner_->new_save_id());
+    return base::encode(SaveOpening{.step = step, .sharded = sharded, .id = owner_->new_save_id()});
   });
   CheckpointManifest manifest = agreed_save(group_, openings);
 
@@ -137,15 +152,12 @@ void Checkpoints::save(std::int64_t step, std::span<const NamedTensor> tensors, 
     folder.make(step);
     const ShardRecord record = training::write_shard(folder.shard_path(origin), origin, tensors, extra);
     folder.sync(step);
-    return base::ByteWriter().integer(record.bytes).text(record.checksum).bytes();
+    return base::encode(record);
   });
   act_jointly(group_, deadline, [&]() -> Bytes {
     if (!is_first) return {};
     for (const Bytes& record : records) {
-      if (record.empty()) continue;
-      base::ByteReader reader(record, "record of a file");
-      const auto bytes = reader.integer<std::uint64_t>();
-      manifest.shards.push_back({.bytes = bytes, .checksum = reader.text()});
+      if (!record.empty()) manifest.shards.push_back(base::decode<ShardRecord>(record));
     }
     owner_->check(deadline);
     folder.publish(manifest, inherits);
@@ -168,9 +180,8 @@ std::optional<Restored> restore_once(ProcessGroup& group, const CheckpointFolder
     return is_first ? find_manifest(folder, step) : Bytes{};
   });
   if (found[0].empty()) return std::nullopt;
-  base::ByteReader reader(found[0], "manifest of a checkpoint");
-  const auto found_step = reader.integer<std::int64_t>();
-  const CheckpointManifest manifest = training::parse_manifest(reader.text(), folder.manifest_path(found_step));
+  const auto text = base::decode<FoundManifest>(found[0]);
+  const CheckpointManifest manifest = training::parse_manifest(text.text, folder.manifest_path(text.step));
   if (manifest.sharded && manifest.ranks != group.size()) {
     throw Error{
         {.code = ErrorCode::mismatch,

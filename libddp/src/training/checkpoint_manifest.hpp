@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/message_fields.hpp"
+
 namespace ddp::training {
 
 /// A file of a checkpoint.
@@ -14,6 +16,9 @@ struct ShardRecord {
   std::string checksum;  ///< FileChecksum of all of it
   friend bool operator==(const ShardRecord&, const ShardRecord&) = default;
 };
+constexpr auto description(const ShardRecord*) {
+  return base::describe({"record of a file"}, base::fields<&ShardRecord::bytes, &ShardRecord::checksum>());
+}
 
 struct CheckpointManifest {
   std::string id;  ///< of this save: 16 hexadecimal digits, random

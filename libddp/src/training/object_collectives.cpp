@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <exception>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -10,8 +12,8 @@
 #include <ddp/object_collectives.hpp>
 #include <ddp/reducer.hpp>
 
-#include "base/byte_stream.hpp"
 #include "base/errors.hpp"
+#include "base/message.hpp"
 #include "collectives/group_calls.hpp"
 #include "reducer/options_check.hpp"
 
@@ -142,52 +144,42 @@ void broadcast_state(ProcessGroup& group, std::span<const NamedTensor> tensors, 
 namespace ddp::training {
 namespace {
 
-constexpr std::uint8_t kSucceeded = 0;
-constexpr std::uint8_t kFailed = 1;
-
-Bytes report_of(const std::function<Bytes()>& action) {
-  base::ByteWriter report;
-  ErrorDetail failure{.code = ErrorCode::system};
-  try {
-    const Bytes result = action();
-    report.integer(kSucceeded).raw(result);
-    return std::move(report).bytes();
-  } catch (const Error& error) {
-    failure = error.detail();
-  } catch (const std::exception& error) {  // no memory
-    failure.attempted = "doing a rank's part of a joint action";
-    failure.cause = error.what();
-  }
-  report.integer(kFailed).integer(static_cast<std::uint8_t>(failure.code));
-  report.text(failure.attempted).text(failure.cause).text(failure.native).text(failure.hint);
-  return std::move(report).bytes();
+/// Of a rank's action.
+struct ActionReport {
+  Bytes result{};
+  std::optional<ErrorDetail> failure{};
+};
+constexpr auto description(const ActionReport*) {
+  return base::describe({"report of a rank's action"}, base::fields<&ActionReport::result, &ActionReport::failure>());
 }
 
-ErrorDetail read_failure(base::ByteReader& report) {
-  const auto code = report.integer<std::uint8_t>();
-  const auto last = static_cast<std::uint8_t>(ErrorCode::aborted);
-  ErrorDetail failure{.code = code <= last ? static_cast<ErrorCode>(code) : ErrorCode::protocol};
-  for (std::string* text : {&failure.attempted, &failure.cause, &failure.native, &failure.hint}) *text = report.text();
-  return failure;
+ActionReport report_of(const std::function<Bytes()>& action) {
+  try {
+    return {.result = action()};
+  } catch (const Error& error) {
+    return {.failure = error.detail()};
+  } catch (const std::exception& error) {  // no memory
+    return {.failure = ErrorDetail{.code = ErrorCode::system,
+                                   .attempted = "doing a rank's part of a joint action",
+                                   .cause = error.what()}};
+  }
 }
 
 }  // namespace
 
 std::vector<Bytes> act_jointly(ProcessGroup& group, Deadline deadline, const std::function<Bytes()>& action) {
-  std::vector<Bytes> reports = collectives::all_gather_bytes(group, report_of(action), deadline);
+  std::vector<Bytes> results;
   std::optional<ErrorDetail> first;
   std::vector<int> failed;
-  for (std::size_t rank = 0; rank < reports.size(); ++rank) {
-    base::ByteReader report(reports[rank], "report of a rank's action");
-    if (report.integer<std::uint8_t>() != kSucceeded) {
-      ErrorDetail failure = read_failure(report);
-      if (!first) first = std::move(failure);
-      failed.push_back(group.global_ranks()[rank]);
-    } else {
-      reports[rank].erase(reports[rank].begin());
+  for (const Bytes& bytes : collectives::all_gather_bytes(group, base::encode(report_of(action)), deadline)) {
+    auto report = base::decode<ActionReport>(bytes);
+    if (report.failure) {
+      failed.push_back(group.global_ranks()[results.size()]);
+      if (!first) first = std::move(report.failure);
     }
+    results.push_back(std::move(report.result));
   }
-  if (!first) return reports;
+  if (!first) return results;
   first->ranks = std::move(failed);
   throw Error{std::move(*first)};
 }

@@ -4,14 +4,14 @@
 
 #include <array>
 #include <cstdint>
-#include <span>
 #include <string>
 #include <vector>
 
 #include <ddp/bytes.hpp>
 
+#include "base/message_fields.hpp"
 #include "base/process.hpp"
-#include "topology/network/interface_candidates.hpp"
+#include "topology/message_values.hpp"
 
 namespace ddp::world {
 
@@ -27,13 +27,17 @@ struct EndpointRecord {
   ChannelToken channel_token{};
   base::ProcessNumber process{};  ///< for ranks on its host
 };
+constexpr auto description(const EndpointRecord*) {
+  return base::describe(
+      {.name = "endpoint record", .version = 4, .most_bytes = 256, .shorten = "shorten the host name"},
+      base::fields<&EndpointRecord::hostname, &EndpointRecord::channel_port, &EndpointRecord::channel_token,
+                   &EndpointRecord::process>(),
+      base::fields<&EndpointRecord::node_rank>(base::kCountOrNone),
+      base::fields<&EndpointRecord::addresses>(base::Rule{.fewest = 1, .count = topology::kMostCandidates}));
+}
 
-inline constexpr std::size_t kMaxEndpointRecordBytes = 256;
-
-/// Omits the last addresses of a record that would exceed kMaxEndpointRecordBytes. Throws Error(invalid_argument) when
-/// one address is too many.
+/// Omits the last addresses of a record that would be too large. Throws Error(invalid_argument) when one address is too
+/// many.
 Bytes encode(const EndpointRecord& record);
-/// Throws Error(protocol) for bytes that are not a record of this version.
-EndpointRecord decode_endpoint_record(std::span<const std::byte> bytes);
 
 }  // namespace ddp::world

@@ -9,8 +9,8 @@
 #include <ddp/error.hpp>
 #include <ddp/topology.hpp>
 
-#include "base/byte_stream.hpp"
 #include "base/log.hpp"
+#include "base/message.hpp"
 #include "topology/placement/node_planner.hpp"
 
 namespace ddp::world {
@@ -18,6 +18,15 @@ namespace {
 
 constexpr std::array kReadByRuntimesAtStart{"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER",    "GPU_DEVICE_ORDINAL",
                                             "HIP_VISIBLE_DEVICES",  "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"};
+
+/// From the first rank of a node to the others.
+struct NodeTopology {
+  std::string policy;
+  std::string xml;
+};
+constexpr auto description(const NodeTopology*) {
+  return base::describe({"node's topology"}, base::fields<&NodeTopology::policy, &NodeTopology::xml>());
+}
 
 /// Those that a program may still set.
 std::vector<EnvironmentSetting> open_settings(std::vector<topology::Setting> settings) {
@@ -45,12 +54,12 @@ RankBinding::RankBinding(const base::Environment& environment, int world_size)
 
 void RankBinding::publish(KeyValueStore& store, const std::string& key, bool leader) {
   if (policy_ == BindPolicy::none) return;
-  store.put_on_node(key + ".resources", topology::encode(topology::resources_of_process(environment_)));
+  store.put_on_node(key + ".resources", base::encode(topology::resources_of_process(environment_)));
   if (!leader) return;
   try {
     const std::string xml = Topology::live().to_xml();
     base::log(base::LogLevel::debug, "read the topology of this machine for its ranks: {} bytes of XML", xml.size());
-    store.put_on_node(key + ".node", base::ByteWriter{}.text(to_string(policy_)).text(xml).bytes());
+    store.put_on_node(key + ".node", base::encode(NodeTopology{.policy = std::string(to_string(policy_)), .xml = xml}));
   } catch (const std::exception& error) {
     base::log(base::LogLevel::warning, "{}", error.what());  // the other ranks will report it missing
   }
@@ -71,12 +80,12 @@ std::optional<BoundRank> RankBinding::apply(KeyValueStore& store, const std::str
       topology = Topology::live();
       request.ranks.push_back(topology::resources_of_process(environment_));
     } else {
-      const Bytes node = store.get_on_node(local_ranks.front(), key + ".node", deadline);
-      base::ByteReader reader(node, "node's topology");
-      request.bind = parse_bind_policy(reader.text());
-      topology = Topology::from_xml(reader.text(), "what this node's first rank read");
+      const auto node = base::decode<NodeTopology>(store.get_on_node(local_ranks.front(), key + ".node", deadline));
+      request.bind = parse_bind_policy(node.policy);
+      topology = Topology::from_xml(node.xml, "what this node's first rank read");
       for (const int each : local_ranks) {
-        request.ranks.push_back(topology::decode_resources(store.get_on_node(each, key + ".resources", deadline)));
+        request.ranks.push_back(
+            base::decode<topology::RankResources>(store.get_on_node(each, key + ".resources", deadline)));
       }
     }
     if (request.bind != policy_) {

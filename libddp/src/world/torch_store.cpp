@@ -3,13 +3,8 @@
 #include <poll.h>
 #include <unistd.h>
 
-#include <charconv>
 #include <chrono>
-#include <cstddef>
 #include <optional>
-#include <span>
-#include <sstream>
-#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -20,6 +15,7 @@
 
 #include "base/library_thread.hpp"
 #include "base/log.hpp"
+#include "base/message.hpp"
 #include "base/torchrun_environment.hpp"
 #include "base/unique_fd.hpp"
 #include "store_server/store_server.hpp"
@@ -32,13 +28,20 @@ namespace {
 constexpr auto kAttempted = "giving the job's ranks a store of torch.distributed";
 /// For a node to become known to the store, once all ranks are there.
 constexpr std::chrono::seconds kWitnessLimit{30};
-/// What rank 0 says: the word, and behind `own` the address, the port and the key of the witnesses.
-constexpr std::string_view kLaunchers = "launcher";
-constexpr std::string_view kOwn = "own";
 
-std::span<const std::byte> bytes_of(std::string_view text) { return std::as_bytes(std::span{text}); }
-
-std::string text_of(const Bytes& bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
+/// What rank 0 says, by which all act.
+struct StoreOffer {
+  std::string problem{};  ///< why there is no store; empty: there is
+  bool of_launcher = false;
+  std::string address{};
+  std::uint16_t port = 0;
+  std::string secret{};  ///< of the nodes' witnesses (store_server::StoreKey); empty: there is one node
+};
+constexpr auto description(const StoreOffer*) {
+  using T = StoreOffer;
+  return base::describe({"offer of a store"},
+                        base::fields<&T::problem, &T::of_launcher, &T::address, &T::port, &T::secret>());
+}
 
 Error failure(ErrorCode code, std::string cause, std::vector<int> ranks, std::string hint) {
   return Error{{.code = code,
@@ -88,7 +91,7 @@ class RefusalLog {
 }  // namespace
 
 struct TorchStore::Impl {
-  std::string offer(WorldState& state);
+  StoreOffer offer(WorldState& state);
   void take(WorldState& state, const std::string& key, Deadline deadline);
   void be_witness(WorldState& state, const std::string& key, const store_server::StoreKey& secret, Deadline deadline);
 
@@ -102,26 +105,26 @@ struct TorchStore::Impl {
   std::unique_ptr<store_server::Witness> witness;
 };
 
-/// Rank 0's word, which all act by; it says why there is no store, too, so that nobody waits for it.
-std::string TorchStore::Impl::offer(WorldState& state) {
+StoreOffer TorchStore::Impl::offer(WorldState& state) {
   try {
-    if (launchers_store(state)) return std::string(kLaunchers);
+    if (launchers_store(state)) return {.of_launcher = true};
     const bool several = state.nodes.num_nodes() > 1;
     store_server::StoreServerOptions options;
     options.listen_addresses = {several ? state.interface.address : "127.0.0.1"};
     if (several) options.key = store_server::StoreKey::make();
     server = std::make_unique<store_server::StoreServer>(options);
     refusals = std::make_unique<RefusalLog>(*server);
-    return fmt::format("{} {} {} {}", kOwn, options.listen_addresses.front(), server->port(),
-                       options.key ? options.key->text() : std::string());
+    return {.address = options.listen_addresses.front(),
+            .port = server->port(),
+            .secret = options.key ? options.key->text() : std::string()};
   } catch (const Error& error) {
-    return error.what();
+    return {.problem = error.what()};
   }
 }
 
 void TorchStore::Impl::take(WorldState& state, const std::string& key, Deadline deadline) {
-  const std::string offered = text_of(state.store().get(0, key, deadline));
-  if (offered == kLaunchers) {
+  const auto offered = base::decode<StoreOffer>(state.store().get(0, key, deadline));
+  if (offered.of_launcher) {
     const auto worker = launchers_store(state);
     if (!worker) {
       throw failure(ErrorCode::conflict,
@@ -135,16 +138,14 @@ void TorchStore::Impl::take(WorldState& state, const std::string& key, Deadline 
     prefix = fmt::format("libddp/{}/{}/", worker->restart_count, key);
     return;
   }
-  std::istringstream words(offered);
-  std::string word, secret;
-  unsigned number = 0;
-  words >> word >> address >> number;
-  if (word != kOwn || words.fail() || number > 65535)
-    throw failure(ErrorCode::unavailable, fmt::format("rank 0 cannot serve it: {}", offered), {0}, {});
-  port = static_cast<std::uint16_t>(number);
+  if (!offered.problem.empty())
+    throw failure(ErrorCode::unavailable, fmt::format("rank 0 cannot serve it: {}", offered.problem), {0}, {});
+  address = offered.address;
+  port = offered.port;
   prefix = fmt::format("libddp/{}/", key);
-  words >> secret;
-  if (!secret.empty()) be_witness(state, key + ".node", store_server::StoreKey::parse(secret), deadline);
+  if (!offered.secret.empty()) {
+    be_witness(state, key + ".node", store_server::StoreKey::parse(offered.secret), deadline);
+  }
 }
 
 /// Returns when the store knows each node, and throws where it does not know this one.
@@ -161,13 +162,13 @@ void TorchStore::Impl::be_witness(WorldState& state, const std::string& key, con
     } catch (const Error& error) {
       problem = error.what();
     }
-    state.store().put(key, bytes_of(problem.empty() ? "known" : problem));
+    state.store().put(key, base::to_bytes(problem));
   }
   state.store().fence(deadline);
   if (!elsewhere) return;
-  const std::string said = text_of(state.store().get(speaker, key, deadline));
-  if (said == "known") return;
-  throw failure(ErrorCode::unavailable, fmt::format("rank 0's does not serve this node: {}", said), {0, speaker},
+  const std::string problem = base::to_text(state.store().get(speaker, key, deadline));
+  if (problem.empty()) return;
+  throw failure(ErrorCode::unavailable, fmt::format("rank 0's does not serve this node: {}", problem), {0, speaker},
                 "a firewall between the nodes? Ports above 1024 must be open between them; DDP_SOCKET_IFNAME names "
                 "another interface; or let ddprun or srun --ddp serve the store");
 }
@@ -175,7 +176,7 @@ void TorchStore::Impl::be_witness(WorldState& state, const std::string& key, con
 TorchStore::TorchStore(World& world, Deadline deadline) : impl_(std::make_unique<Impl>()) {
   WorldState& state = WorldState::of(world);
   const std::string key = state.key(fmt::format("torch.{}", state.torch_stores++));
-  if (state.rank == 0) state.store().put(key, bytes_of(impl_->offer(state)));
+  if (state.rank == 0) state.store().put(key, base::encode(impl_->offer(state)));
   state.store().fence(deadline);
   impl_->take(state, key, deadline);
 }

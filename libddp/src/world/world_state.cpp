@@ -18,6 +18,7 @@
 #include "base/env_table.hpp"
 #include "base/host_name.hpp"
 #include "base/log.hpp"
+#include "base/message.hpp"
 #include "diagnostics/environment/environment_dump.hpp"
 #include "flight/flight_memory.hpp"
 #include "store_server/store_key.hpp"
@@ -251,7 +252,7 @@ world::NodeMap WorldState::node_map_from_records(Deadline deadline) {
   std::map<std::pair<int, std::string>, int> numbers;
   for (int other = 0; other < world_size; ++other) {
     auto& slot = records_[static_cast<std::size_t>(other)];
-    if (!slot) slot = world::decode_endpoint_record(store_->get(other, key("record"), deadline));
+    if (!slot) slot = base::decode<world::EndpointRecord>(store_->get(other, key("record"), deadline));
     const auto identity =
         slot->node_rank >= 0 ? std::pair{slot->node_rank, std::string()} : std::pair{-1, slot->hostname};
     node_of.push_back(numbers.emplace(identity, static_cast<int>(numbers.size())).first->second);
@@ -262,14 +263,14 @@ world::NodeMap WorldState::node_map_from_records(Deadline deadline) {
 const world::EndpointRecord& WorldState::record(int other) {
   check_rank(other);
   auto& slot = records_[static_cast<std::size_t>(other)];
-  if (!slot) slot = world::decode_endpoint_record(store().get(other, key("record"), Deadline::after(timeout_)));
+  if (!slot) slot = base::decode<world::EndpointRecord>(store().get(other, key("record"), Deadline::after(timeout_)));
   return *slot;
 }
 
 void WorldState::learn(int other, std::span<const std::byte> record) {
   check_rank(other);
   auto& slot = records_[static_cast<std::size_t>(other)];
-  if (!slot) slot = world::decode_endpoint_record(record);
+  if (!slot) slot = base::decode<world::EndpointRecord>(record);
 }
 
 void WorldState::check_rank(int other) const {

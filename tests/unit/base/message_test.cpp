@@ -18,16 +18,14 @@ struct Point {
   std::uint8_t y = 0;
 };
 constexpr auto description(const Point*) {
-  return describe({"point"}, field<&Point::x>(Rule{.least = -2, .most = 200}), field<&Point::y>());
+  return describe({"point"}, fields<&Point::x>(Rule{.least = -2, .most = 200}), fields<&Point::y>());
 }
 
 struct Circle {
   Point middle{};
   double radius = 0;
 };
-constexpr auto description(const Circle*) {
-  return describe({"circle"}, field<&Circle::middle>(), field<&Circle::radius>());
-}
+constexpr auto description(const Circle*) { return describe({"circle"}, fields<&Circle::middle, &Circle::radius>()); }
 
 using Shape = std::variant<Point, std::monostate, Circle>;
 constexpr auto description(const Shape*) { return describe({"shape", 1}); }
@@ -52,14 +50,14 @@ struct Everything {
   int kept = 1;
 };
 constexpr auto description(const Everything*) {
+  using T = Everything;
   return describe({.name = "everything", .version = 7, .most_bytes = 2000, .shorten = "say less", .unsent = 1},
-                  field<&Everything::flag>(), field<&Everything::letter>(), field<&Everything::large>(Rule{.least = 1}),
-                  field<&Everything::small>(kCount), field<&Everything::colour>(kUpTo<Colour::blue>),
-                  field<&Everything::name>(kPlainName), field<&Everything::shortened>(Rule{.longest = 5, .cut = true}),
-                  field<&Everything::bytes>(Rule{.longest = 9}), field<&Everything::time>(), field<&Everything::key>(),
-                  field<&Everything::pair>(kExitStatus), field<&Everything::points>(Rule{.fewest = 1, .count = 3}),
-                  field<&Everything::circle>(), field<&Everything::variables>(),
-                  field<&Everything::settings>(kCountOrNone), field<&Everything::error>());
+                  fields<&T::flag, &T::letter, &T::time, &T::key, &T::circle, &T::variables, &T::error>(),
+                  fields<&T::large>(Rule{.least = 1}), fields<&T::small>(kCount),
+                  fields<&T::colour>(kUpTo<Colour::blue>), fields<&T::name>(kPlainName),
+                  fields<&T::shortened>(Rule{.longest = 5, .cut = true}), fields<&T::bytes>(Rule{.longest = 9}),
+                  fields<&T::pair>(kExitStatus), fields<&T::points>(Rule{.fewest = 1, .count = 3}),
+                  fields<&T::settings>(kCountOrNone));
 }
 
 }  // namespace sample

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/message.hpp"
 #include "base/socket.hpp"
 #include "collectives/failure_detector.hpp"
 
@@ -48,7 +49,8 @@ class Members {
   /// As another member does, before it knows that all have heard of it.
   void propose(int witness, const Error& error) {
     world::ask_peers({endpoints_.at(static_cast<std::size_t>(witness))}, "group/test",
-                     encode(collectives::Proposal{.error = error}), Deadline::after(seconds(10)));
+                     base::encode(collectives::GroupMessage{collectives::Proposal{.error = error}}),
+                     Deadline::after(seconds(10)));
   }
   void call_everywhere(const Operation& operation) {
     for (std::size_t rank = 0; rank < members_.size(); ++rank) call(static_cast<int>(rank), operation);

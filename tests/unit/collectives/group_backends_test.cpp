@@ -28,7 +28,7 @@ TEST(GroupBackends, RefuseRanksOfAnotherVersion) {
   const GroupMembers members = three_members();
   const ConnectOptions connect{.interface_address = "127.0.0.1"};
   GroupBackends backends(BackendChoice::of("host"), members, connect);
-  const Bytes other = base::ByteWriter().text("9.8.7").bytes();
+  const Bytes other = base::ByteWriter().text("9.8.7").blob({}).bytes();
   try {
     backends.connect({backends.addresses(), other, other}, Deadline::after(std::chrono::seconds(10)));
     FAIL() << "connected";

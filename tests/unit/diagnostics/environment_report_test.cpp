@@ -10,6 +10,7 @@
 #include "diagnostics/environment/environment_fold.hpp"
 #include "diagnostics/environment/environment_message.hpp"
 #include "kvs/memory_store.hpp"
+#include "support/message_check.hpp"
 
 namespace ddp::diagnostics {
 namespace {
@@ -33,19 +34,14 @@ std::vector<std::string> texts(const EnvironmentReport& report) {
 }
 
 TEST(EnvironmentMessage, SurvivesTheWay) {
+  tests::check_message<RankEnvironment>();
   RankEnvironment own = rank_with(2, {{"NCCL_DEBUG", "INFO", "environment", true}, {"RANK", "2", "ddprun", {}}});
-  own.files = {{"/etc/nccl.conf", 77}};
-  own.findings = {{"env-range", true, "A", "text", "remedy", {}}};
-  const Bytes bytes = encode(own);
-  EXPECT_EQ(decode_rank_environment(bytes), own);
-  for (std::size_t size = 0; size < bytes.size(); ++size) {
-    EXPECT_THROW(decode_rank_environment(std::span(bytes).first(size)), Error) << size;
-  }
+  EXPECT_EQ(base::decode<RankEnvironment>(encode(own)), own);
   // Too large: first what does not matter goes, then all.
-  own.variables.push_back({"EDITOR", std::string(kLargestMessageBytes, 'x'), "environment", {}});
-  EXPECT_EQ(decode_rank_environment(encode(own)).variables.size(), 2U);
-  own.variables.push_back({"NCCL_ALGO", std::string(kLargestMessageBytes, 'x'), "environment", {}});
-  const RankEnvironment none = decode_rank_environment(encode(own));
+  own.variables.push_back({"EDITOR", std::string(std::size_t{128} << 10U, 'x'), "environment", {}});
+  EXPECT_EQ(base::decode<RankEnvironment>(encode(own)).variables.size(), 2U);
+  own.variables.push_back({"NCCL_ALGO", std::string(std::size_t{128} << 10U, 'x'), "environment", {}});
+  const RankEnvironment none = base::decode<RankEnvironment>(encode(own));
   EXPECT_THAT(none.variables, IsEmpty());
   EXPECT_THAT(none.findings.at(0).text, HasSubstr("too large"));
 }

@@ -1,10 +1,11 @@
 // What ranks of one machine would get, and the values that the printers read.
 #include <set>
-#include <span>
 
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
 
+#include "support/message_check.hpp"
+#include "support/topology_samples.hpp"
 #include "topo/job_gather.hpp"
 #include "topo/json_report.hpp"
 #include "topo/report_model.hpp"
@@ -91,7 +92,6 @@ TEST(FindRank, ByTheJobsNumbers) {
 
 namespace {
 
-using testing::HasSubstr;
 using testing::Key;
 using testing::UnorderedElementsAre;
 
@@ -112,54 +112,31 @@ RankReport sample() {
   return report;
 }
 
-TEST(RankReport, ComesThrough) {
-  EXPECT_EQ(decode_rank_report(encode(sample())), sample());
-  RankReport other = sample();
-  other.named_gpus.reset();
-  other.failure = "hwloc failed";
-  EXPECT_EQ(decode_rank_report(encode(other)), other);
-  EXPECT_NE(decode_rank_report(encode(other)), sample());
-}
-
-TEST(RankReport, EveryCutIsAnError) {
-  const Bytes bytes = encode(sample());
-  for (std::size_t size = 0; size < bytes.size(); ++size) {
-    const auto error = test::error_of([&] { decode_rank_report(std::span{bytes}.first(size)); });
-    ASSERT_TRUE(error) << size;
-    EXPECT_EQ(error->code(), ErrorCode::protocol) << size;
-  }
-  Bytes longer = bytes;
-  longer.push_back(std::byte{0});
-  EXPECT_TRUE(test::error_of([&] { decode_rank_report(longer); }));
+TEST(RankReport, IsAMessage) {
+  tests::check_message<RankReport>();
+  EXPECT_EQ(base::decode<RankReport>(base::encode(sample())), sample());
 }
 
 TEST(RankReport, EveryWrongByteIsAnErrorOrAnotherReport) {
-  const Bytes bytes = encode(sample());
+  const Bytes bytes = base::encode(sample());
   for (std::size_t i = 0; i < bytes.size(); ++i) {
     Bytes wrong = bytes;
     wrong[i] ^= std::byte{0xff};
-    const auto error = test::error_of([&] { EXPECT_NE(decode_rank_report(wrong), sample()) << i; });
+    const auto error = test::error_of([&] { EXPECT_NE(base::decode<RankReport>(wrong), sample()) << i; });
     if (error) {
       EXPECT_EQ(error->code(), ErrorCode::protocol) << i;
     }
   }
 }
 
-TEST(RankReport, VersionsAreToldApart) {
-  Bytes bytes = encode(sample());
-  bytes[0] = std::byte{9};
-  const auto error = test::error_of([&] { decode_rank_report(bytes); });
-  ASSERT_TRUE(error);
-  EXPECT_THAT(error->what(), HasSubstr("version 9 instead of 2"));
-}
-
 TEST(RankReport, IsBounded) {
+  constexpr std::size_t kMostBytes = std::size_t{64} << 10U;
   RankReport report = sample();
-  report.environment["OMP_PLACES"] = std::string(kLargestReportBytes, 'x');
-  const auto error = test::error_of([&] { encode(report); });
+  report.environment["OMP_PLACES"] = std::string(kMostBytes, 'x');
+  const auto error = test::error_of([&] { base::encode(report); });
   ASSERT_TRUE(error);
   EXPECT_EQ(error->code(), ErrorCode::invalid_argument);
-  EXPECT_TRUE(test::error_of([] { decode_rank_report(Bytes(kLargestReportBytes + 1)); }));
+  EXPECT_TRUE(test::error_of([] { base::decode<RankReport>(Bytes(kMostBytes + 1)); }));
 }
 
 TEST(RankReport, SecretsStayWhereTheyAre) {

@@ -11,6 +11,7 @@
 
 #include "base/env_table.hpp"
 #include "base/log.hpp"
+#include "base/message.hpp"
 #include "collectives/backend.hpp"
 #include "collectives/hierarchy/hierarchical_backend.hpp"
 #include "collectives/host/rank_address.hpp"
@@ -39,9 +40,9 @@ class HostBackend final : public Backend {
   Bytes address() const override {
     const RankAddress own{.domain = domain_,
                           .memory_left = shm::budget_left(),
-                          .shared_memory = endpoint_->address().pack(),
+                          .shared_memory = endpoint_->address(),
                           .tcp = mesh_->address()};
-    return own.pack();
+    return base::encode(own);
   }
   void connect(const std::vector<Bytes>& addresses, Deadline deadline) override;
   Request& init(std::span<const Operation> operations, Deadline deadline) override {
@@ -86,7 +87,7 @@ std::unique_ptr<Backend> HostBackend::choose(const std::vector<Bytes>& packed, D
   std::vector<RankAddress> addresses;
   std::vector<Bytes> tcp_addresses;
   for (const Bytes& each : packed) {
-    addresses.push_back(RankAddress::parse(each));
+    addresses.push_back(base::decode<RankAddress>(each));
     tcp_addresses.push_back(addresses.back().tcp);
   }
   const Domains domains = find_domains(addresses, config_.nodes);
@@ -130,7 +131,7 @@ std::unique_ptr<Backend> HostBackend::share_memory(const std::vector<RankAddress
   std::vector<Bytes> memory;
   for (std::size_t index = 0; index < members.size(); ++index) {
     if (members[index] == config_.rank) config.rank = static_cast<int>(index);
-    memory.push_back(addresses[static_cast<std::size_t>(members[index])].shared_memory);
+    memory.push_back(base::encode(addresses[static_cast<std::size_t>(members[index])].shared_memory));
   }
   auto backend = shm::create(config, std::move(*endpoint_), {.first_step = first_number_, .hook = hook_});
   try {

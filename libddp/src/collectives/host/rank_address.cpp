@@ -5,27 +5,24 @@
 
 #include <fmt/format.h>
 
-#include "base/byte_stream.hpp"
 #include "collectives/shm/segment_layout.hpp"
 
 namespace ddp::collectives::host {
 namespace {
 
-std::string why_apart(const RankAddress& a, const shm::EndpointAddress& a_memory, const RankAddress& b,
-                      const shm::EndpointAddress& b_memory) {
+std::string why_apart(const RankAddress& a, const RankAddress& b) {
   if (a.domain != b.domain) return fmt::format("DDP_MEMORY_DOMAIN is '{}' and '{}'", a.domain, b.domain);
-  return shm::why_not_shared(a_memory, b_memory);
+  return shm::why_not_shared(a.shared_memory, b.shared_memory);
 }
 
 /// Leaders by rank, as far as memory can be shared at all.
-std::vector<int> group(const std::vector<RankAddress>& addresses, const std::vector<shm::EndpointAddress>& memory) {
+std::vector<int> group(const std::vector<RankAddress>& addresses) {
   std::vector<int> leaders;
   std::map<int, int> members;  // of each leader's domain: how many
   for (std::size_t rank = 0; rank < addresses.size(); ++rank) {
     const auto shares = [&](const auto& domain) {
       const auto leader = static_cast<std::size_t>(domain.first);
-      return domain.second < shm::kMaxRanks &&
-             why_apart(addresses[leader], memory[leader], addresses[rank], memory[rank]).empty();
+      return domain.second < shm::kMaxRanks && why_apart(addresses[leader], addresses[rank]).empty();
     };
     const auto domain = std::find_if(members.begin(), members.end(), shares);
     leaders.push_back(domain == members.end() ? static_cast<int>(rank) : domain->first);
@@ -48,29 +45,8 @@ std::map<int, std::size_t> find_poor(const std::vector<RankAddress>& addresses, 
 
 }  // namespace
 
-Bytes RankAddress::pack() const {
-  base::ByteWriter writer;
-  writer.text(domain).integer(memory_left).blob(shared_memory).blob(tcp);
-  return std::move(writer).bytes();
-}
-
-RankAddress RankAddress::parse(const Bytes& bytes) {
-  base::ByteReader reader(bytes, "address of a rank's CPU backend");
-  RankAddress address;
-  address.domain = reader.text();
-  address.memory_left = reader.integer<std::uint64_t>();
-  const auto memory = reader.blob();
-  address.shared_memory.assign(memory.begin(), memory.end());
-  const auto tcp = reader.blob();
-  address.tcp.assign(tcp.begin(), tcp.end());
-  reader.expect_end();
-  return address;
-}
-
 Domains find_domains(const std::vector<RankAddress>& addresses, const std::vector<int>& nodes) {
-  std::vector<shm::EndpointAddress> memory;
-  for (const RankAddress& address : addresses) memory.push_back(shm::EndpointAddress::parse(address.shared_memory));
-  const std::vector<int> leaders = group(addresses, memory);
+  const std::vector<int> leaders = group(addresses);
   const std::map<int, std::size_t> poor = find_poor(addresses, leaders);
   Domains found;
   std::map<int, std::size_t> first;  // of each node: its lowest rank
@@ -80,7 +56,7 @@ Domains find_domains(const std::vector<RankAddress>& addresses, const std::vecto
     std::string reason;
     const std::size_t lowest = rank < nodes.size() ? first.emplace(nodes[rank], rank).first->second : rank;
     if (found.leaders[rank] != found.leaders[lowest]) {
-      reason = why_apart(addresses[lowest], memory[lowest], addresses[rank], memory[rank]);
+      reason = why_apart(addresses[lowest], addresses[rank]);
       if (reason.empty() && without != poor.end()) {
         reason = fmt::format("rank {} has {} KiB of DDP_SHM_MIB left", without->second,
                              addresses[without->second].memory_left / 1024);

@@ -14,13 +14,14 @@ namespace ddp::collectives::host {
 struct RankAddress {
   std::string domain;             ///< DDP_MEMORY_DOMAIN
   std::uint64_t memory_left = 0;  ///< bytes of shared memory that its other groups leave it
-  Bytes shared_memory;            ///< a shm::EndpointAddress
+  shm::EndpointAddress shared_memory{};
   Bytes tcp{};
-
-  Bytes pack() const;
-  /// Throws Error(protocol) for bytes that are no address.
-  static RankAddress parse(const Bytes& bytes);
 };
+constexpr auto description(const RankAddress*) {
+  return base::describe(
+      {"address of a rank's CPU backend", 1},
+      base::fields<&RankAddress::domain, &RankAddress::memory_left, &RankAddress::shared_memory, &RankAddress::tcp>());
+}
 
 /// Which ranks share memory: of each rank, the lowest one in its domain. All ranks come to the same from the same
 /// addresses.

@@ -1,4 +1,5 @@
 #include "collectives/nccl/nccl_backend.hpp"
+#include "base/message.hpp"
 
 #include <unistd.h>
 
@@ -70,7 +71,7 @@ class NcclBackend final : public Backend {
                       .process = ::getpid()};
     const std::vector<int> roots = this->roots();
     if (std::find(roots.begin(), roots.end(), config_.rank) != roots.end()) {
-      const ncclResult_t result = library_->get_unique_id(&report.ids.emplace_back());
+      const ncclResult_t result = library_->get_unique_id(&report.id.emplace());
       if (result != ncclSuccess) {
         throw Error{{.code = ErrorCode::unavailable,
                      .attempted = fmt::format("preparing NCCL for group '{}'", config_.group),
@@ -79,12 +80,12 @@ class NcclBackend final : public Backend {
                      .hint = "NCCL needs a network interface: see NCCL_SOCKET_IFNAME"}};
       }
     }
-    return report.pack();
+    return base::encode(report);
   }
 
   void connect(const std::vector<Bytes>& addresses, Deadline /*its first operation connects*/) override {
     std::vector<RankReport> reports;
-    for (const Bytes& address : addresses) reports.push_back(RankReport::parse(address));
+    for (const Bytes& address : addresses) reports.push_back(base::decode<RankReport>(address));
     check_reports(reports, config_.group, config_.rank);
     if (!adds_float8(reports)) {
       traits_.no_float8_arithmetic = "NCCL adds 8-bit floating point from 2.24 on, and on GPUs of sm_90 and later";
@@ -92,14 +93,14 @@ class NcclBackend final : public Backend {
     std::vector<ncclUniqueId> ids;
     for (const int root : roots()) {
       const RankReport& report = reports[static_cast<std::size_t>(root)];
-      if (report.ids.empty()) {
+      if (!report.id) {
         throw Error{{.code = ErrorCode::protocol,
                      .attempted = fmt::format("preparing NCCL for group '{}'", config_.group),
                      .cause = fmt::format("rank {} sent no unique id", root),
                      .ranks = {root},
                      .hint = "do all ranks run the same version of libddp?"}};
       }
-      ids.push_back(report.ids.front());
+      ids.push_back(*report.id);
     }
     queue_.connect(std::move(ids), config_.size, config_.rank);
   }

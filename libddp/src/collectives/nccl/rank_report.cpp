@@ -1,12 +1,10 @@
 #include "collectives/nccl/rank_report.hpp"
 
 #include <algorithm>
-#include <cstring>
 #include <map>
 
 #include <fmt/format.h>
 
-#include "base/byte_stream.hpp"
 #include "base/log.hpp"
 #include "cuda/driver.hpp"
 
@@ -64,42 +62,6 @@ bool share_a_gpu(const RankReport& one, const RankReport& other) {
 }
 
 }  // namespace
-
-Bytes RankReport::pack() const {
-  base::ByteWriter writer;
-  writer.integer(nccl_version).integer(driver_version).integer(static_cast<std::uint8_t>(may_share));
-  writer.integer(compute_capability);
-  writer.text(device).text(host).text(host_id).integer(process).integer(static_cast<std::uint8_t>(ids.size()));
-  for (const ncclUniqueId& id : ids) writer.raw(std::as_bytes(std::span{id.internal}));
-  return std::move(writer).bytes();
-}
-
-RankReport RankReport::parse(const Bytes& packed) {
-  base::ByteReader reader(packed, "report of a rank about NCCL");
-  RankReport report;
-  report.nccl_version = reader.integer<int>();
-  report.driver_version = reader.integer<int>();
-  const auto may_share = reader.integer<std::uint8_t>();
-  report.may_share = may_share == 1;
-  report.compute_capability = reader.integer<int>();
-  report.device = reader.text();
-  report.host = reader.text();
-  report.host_id = reader.text();
-  report.process = reader.integer<std::int64_t>();
-  const auto ids = reader.integer<std::uint8_t>();
-  if (may_share > 1 || ids > 1) {
-    throw Error{{.code = ErrorCode::protocol,
-                 .attempted = "reading the report of a rank about NCCL",
-                 .cause = fmt::format("{} ids, {} for whether a GPU may be shared", ids, may_share),
-                 .hint = "do all ranks run the same version of libddp?"}};
-  }
-  for (int i = 0; i < ids; ++i) {
-    const auto bytes = reader.raw(kUniqueIdBytes);
-    std::memcpy(report.ids.emplace_back().internal, bytes.data(), bytes.size());
-  }
-  reader.expect_end();
-  return report;
-}
 
 std::vector<int> bootstrap_roots(int size, bool several) {
   std::vector<int> roots;

@@ -3,12 +3,16 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
-#include <ddp/bytes.hpp>
 #include <ddp/error.hpp>
 
+#include "base/byte_stream.hpp"
+#include "base/message_fields.hpp"
 #include "collectives/nccl/nccl_library.hpp"
 
 namespace ddp::collectives::nccl {
@@ -25,12 +29,20 @@ struct RankReport {
   std::string host;
   std::string host_id;  ///< NCCL_HOSTID, by which NCCL tells hosts apart; empty: not set
   std::int64_t process = 0;
-  std::vector<ncclUniqueId> ids{};  ///< one, of a rank that is a root of the bootstrap
-
-  Bytes pack() const;
-  /// Throws Error(protocol).
-  static RankReport parse(const Bytes& packed);
+  std::optional<ncclUniqueId> id;  ///< of a rank that is a root of the bootstrap
 };
+constexpr auto description(const RankReport*) {
+  return base::describe({"report of a rank about NCCL", 1},
+                        base::fields<&RankReport::nccl_version, &RankReport::driver_version, &RankReport::may_share,
+                                     &RankReport::compute_capability, &RankReport::device, &RankReport::host,
+                                     &RankReport::host_id, &RankReport::process, &RankReport::id>());
+}
+inline void write_value(base::ByteWriter& writer, const ncclUniqueId& id) {
+  writer.raw(std::as_bytes(std::span{id.internal}));
+}
+inline void read_value(base::ByteReader& reader, ncclUniqueId& id) {
+  std::memcpy(id.internal, reader.raw(kUniqueIdBytes).data(), kUniqueIdBytes);
+}
 
 /// Ranks that make an id for a group of @p size: the first of each 128, or rank 0 alone where NCCL takes one id only.
 std::vector<int> bootstrap_roots(int size, bool several);

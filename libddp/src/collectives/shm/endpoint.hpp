@@ -5,8 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include <ddp/bytes.hpp>
-
+#include "base/message_fields.hpp"
 #include "base/unique_fd.hpp"
 
 namespace ddp::collectives::shm {
@@ -23,12 +22,15 @@ struct EndpointAddress {
   Secret name{};                        ///< of the socket, in the abstract namespace
   Secret token{};                       ///< proves to the leader that somebody belongs to the group
   Secret proof{};                       ///< proves the leader to the others
-  std::string refusal;  ///< why this rank cannot share memory at all; empty if it can; at most 200 bytes
-
-  Bytes pack() const;
-  /// Throws Error(protocol) for bytes that are no address.
-  static EndpointAddress parse(const Bytes& bytes);
+  std::string refusal;                  ///< why this rank cannot share memory at all; empty if it can,
+                                        ///< truncated to 200 bytes when it is sent
 };
+constexpr auto description(const EndpointAddress*) {
+  using T = EndpointAddress;
+  return base::describe({"rank's address for shared memory", 2},
+                        base::fields<&T::boot_id, &T::network_namespace, &T::user, &T::name, &T::token, &T::proof>(),
+                        base::fields<&T::refusal>(base::Rule{.longest = 200, .cut = true}));
+}
 
 /// Why ranks with these addresses cannot share memory; empty if they can.
 std::string why_not_shared(const EndpointAddress& a, const EndpointAddress& b);

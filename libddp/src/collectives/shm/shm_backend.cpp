@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <deque>
 #include <iterator>
 #include <optional>
 #include <utility>
@@ -11,6 +12,7 @@
 
 #include <ddp/error.hpp>
 
+#include "base/message.hpp"
 #include "collectives/backend.hpp"
 #include "collectives/shm/segment_rendezvous.hpp"
 
@@ -60,7 +62,7 @@ class ShmBackend final : public Backend {
   ShmBackend& operator=(const ShmBackend&) = delete;
 
   const BackendTraits& traits() const noexcept override { return kCpuTraits; }
-  Bytes address() const override { return endpoint_.address().pack(); }
+  Bytes address() const override { return base::encode(endpoint_.address()); }
   void connect(const std::vector<Bytes>& addresses, Deadline deadline) override;
   Request& init(std::span<const Operation> operations, Deadline deadline) override;
   void abort() noexcept override {
@@ -127,8 +129,7 @@ void ShmRequest::release() noexcept { backend_.release(*this); }
 
 void ShmBackend::connect(const std::vector<Bytes>& addresses, Deadline deadline) {
   std::vector<EndpointAddress> parsed;
-  parsed.reserve(addresses.size());
-  std::transform(addresses.begin(), addresses.end(), std::back_inserter(parsed), &EndpointAddress::parse);
+  for (const Bytes& address : addresses) parsed.push_back(base::decode<EndpointAddress>(address));
   if (parsed.size() > kMaxRanks) {
     throw Error{{.code = ErrorCode::unavailable,
                  .attempted = fmt::format("sharing memory in group {}", config_.group),

@@ -6,7 +6,7 @@
 
 #include <ddp/error.hpp>
 
-#include "base/byte_stream.hpp"
+#include "base/message.hpp"
 
 namespace ddp::collectives::tcp {
 namespace {
@@ -33,7 +33,6 @@ static_assert(sizeof(Layout) == kHeaderBytes);
 
 constexpr std::uint16_t kFrameMagic = 0xd7a1;
 constexpr std::uint8_t kVersion = 1;
-constexpr std::size_t kMostCauseBytes = 1024;
 
 bool carries_payload(FrameKind kind) {
   return kind == FrameKind::collective || kind == FrameKind::eager || kind == FrameKind::data ||
@@ -93,36 +92,18 @@ std::optional<Frame> parse_frame(std::span<const std::byte, kHeaderBytes> bytes)
   return frame;
 }
 
-Bytes encode(const FailureNotice& notice) {
-  base::ByteWriter writer;
-  writer.integer(static_cast<std::uint8_t>(notice.outcome));
-  const std::size_t most = (kMostNoticeBytes - kMostCauseBytes) / sizeof(std::uint32_t) - 4;
-  const std::size_t count = std::min(notice.ranks.size(), most);
-  writer.integer(static_cast<std::uint32_t>(count));
-  for (std::size_t i = 0; i < count; ++i) writer.integer(static_cast<std::uint32_t>(notice.ranks[i]));
-  writer.text(std::string_view(notice.cause).substr(0, kMostCauseBytes));
-  return std::move(writer).bytes();
+Bytes encode(FailureNotice notice) {
+  constexpr std::size_t kMostRanks = (kMostNoticeBytes - 2048) / sizeof(std::int32_t);
+  if (notice.ranks.size() > kMostRanks) notice.ranks.resize(kMostRanks);
+  return base::encode(notice);
 }
 
 FailureNotice decode_failure_notice(std::span<const std::byte> bytes, int size) {
-  base::ByteReader reader(bytes, "notice of a failure");
-  FailureNotice notice;
-  const auto outcome = reader.integer<std::uint8_t>();
-  if (outcome != static_cast<std::uint8_t>(Outcome::peers_failed) &&
-      outcome != static_cast<std::uint8_t>(Outcome::mismatch))
+  auto notice = base::decode<FailureNotice>(bytes);
+  if (notice.outcome != Outcome::peers_failed && notice.outcome != Outcome::mismatch)
     refuse("it is of an unknown kind");
-  notice.outcome = static_cast<Outcome>(outcome);
-  const auto count = reader.integer<std::uint32_t>();
-  if (count > reader.left() / sizeof(std::uint32_t)) refuse("it has fewer ranks than it says");
-  for (std::uint32_t i = 0; i < count; ++i) {
-    const auto rank = reader.integer<std::uint32_t>();
-    if (rank >= static_cast<std::uint32_t>(size)) refuse("it names a rank that does not exist");
-    notice.ranks.push_back(static_cast<int>(rank));
-  }
   if (!std::is_sorted(notice.ranks.begin(), notice.ranks.end())) refuse("its ranks are out of order");
-  notice.cause = reader.text();
-  if (notice.cause.size() > kMostCauseBytes) refuse("its text is too long");
-  reader.expect_end();
+  if (!notice.ranks.empty() && notice.ranks.back() >= size) refuse("it names a rank that does not exist");
   return notice;
 }
 

@@ -11,6 +11,8 @@
 
 #include <ddp/backend.hpp>
 
+#include "base/message_fields.hpp"
+
 namespace ddp::collectives::tcp {
 
 enum class FrameKind : std::uint8_t {
@@ -52,13 +54,19 @@ std::optional<Frame> parse_frame(std::span<const std::byte, kHeaderBytes> bytes)
 struct FailureNotice {
   Outcome outcome = Outcome::peers_failed;  ///< peers_failed or mismatch
   std::vector<int> ranks{};                 ///< of the mesh
-  std::string cause;
+  std::string cause{};
   friend bool operator==(const FailureNotice&, const FailureNotice&) = default;
 };
+constexpr auto description(const FailureNotice*) {
+  return base::describe({"notice of a failure"}, base::fields<&FailureNotice::outcome>(base::kUpTo<Outcome::aborted>),
+                        base::fields<&FailureNotice::ranks>(base::kCount),
+                        base::fields<&FailureNotice::cause>(base::Rule{.longest = 1024, .cut = true}));
+}
 
 inline constexpr std::size_t kMostNoticeBytes = 16 * 1024;
 
-Bytes encode(const FailureNotice& notice);
+/// Names as many ranks as there is room for.
+Bytes encode(FailureNotice notice);
 /// @param size of the mesh. Throws Error(protocol).
 FailureNotice decode_failure_notice(std::span<const std::byte> bytes, int size);
 

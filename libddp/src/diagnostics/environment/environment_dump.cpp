@@ -9,6 +9,7 @@
 #include "base/files.hpp"
 #include "base/host_name.hpp"
 #include "base/log.hpp"
+#include "base/message.hpp"
 #include "diagnostics/environment/environment_fold.hpp"
 #include "diagnostics/environment/environment_message.hpp"
 
@@ -34,7 +35,7 @@ EnvironmentReport collect_environments(KeyValueStore& store, std::string_view ke
       silent.push_back(rank);
       continue;
     }
-    ranks.push_back(decode_rank_environment(message));
+    ranks.push_back(base::decode<RankEnvironment>(message));
     if (ranks.back().rank == rank) continue;
     throw Error{{.code = ErrorCode::protocol,
                  .attempted = fmt::format("reading the environment of rank {}", rank),

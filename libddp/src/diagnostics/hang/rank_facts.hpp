@@ -11,6 +11,7 @@
 
 #include <ddp/bytes.hpp>
 
+#include "base/message_fields.hpp"
 #include "diagnostics/stacks/stack_gatherer.hpp"
 #include "flight/flight_view.hpp"
 
@@ -40,12 +41,23 @@ struct RankFacts {
   FlightSource flight_source = FlightSource::libddp;
   std::optional<flight::FlightView> flight;
 };
+constexpr auto description(const RankFacts*) {
+  return base::describe(
+      {"facts of a rank"},
+      base::fields<&RankFacts::rank, &RankFacts::world_size, &RankFacts::host, &RankFacts::pid, &RankFacts::program,
+                   &RankFacts::state, &RankFacts::call, &RankFacts::kernel, &RankFacts::cores, &RankFacts::swaps,
+                   &RankFacts::steady, &RankFacts::moves, &RankFacts::links_libddp, &RankFacts::flight>(),
+      base::fields<&RankFacts::flight_source>(base::kUpTo<FlightSource::torch_unread>));
+}
 
 /// What is wrong with a communicator of NCCL, as its RAS says.
 struct NcclTrouble {
   std::string text;             ///< "communicator 0xabc of 8 ranks: rank 3 (pid 7 on 10.0.0.2) does not answer"
   std::vector<pid_t> behind{};  ///< processes that others wait for
 };
+constexpr auto description(const NcclTrouble*) {
+  return base::describe({"trouble of NCCL"}, base::fields<&NcclTrouble::text, &NcclTrouble::behind>());
+}
 
 /// What the helper of one host found.
 struct HostFacts {
@@ -55,6 +67,10 @@ struct HostFacts {
   std::vector<NcclTrouble> nccl{};  ///< of the whole job, where NCCL answers
   RankStacks stacks{};              ///< where they were asked for
 };
+constexpr auto description(const HostFacts*) {
+  using T = HostFacts;
+  return base::describe({"facts of a host", 4}, base::fields<&T::host, &T::ranks, &T::notes, &T::nccl, &T::stacks>());
+}
 
 Bytes encode(const HostFacts& facts);
 /// Throws Error(protocol).

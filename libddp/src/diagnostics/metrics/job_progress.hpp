@@ -7,6 +7,8 @@
 #include <set>
 #include <vector>
 
+#include "base/message_fields.hpp"
+
 namespace ddp::diagnostics {
 
 // How far the steps of a rank's Reducers are, as nodes tell whoever leads the job.
@@ -22,6 +24,12 @@ struct StepProgress {
   std::int64_t straggler_delay_ns = 0;
   bool operator==(const StepProgress&) const = default;
 };
+constexpr auto description(const StepProgress*) {
+  return base::describe({"StepProgress"}, base::fields<&StepProgress::rank>(base::kCount),
+                        base::fields<&StepProgress::steps, &StepProgress::step_ns, &StepProgress::communication_ns,
+                                     &StepProgress::hidden_ns, &StepProgress::straggler_delay_ns>(),
+                        base::fields<&StepProgress::straggler_rank>(base::kCountOrNone));
+}
 
 /// Of all ranks that tell, since the line before.
 struct ProgressFacts {

@@ -12,6 +12,7 @@
 
 #include <ddp/deadline.hpp>
 
+#include "base/message_fields.hpp"
 #include "diagnostics/stacks/stack_tools.hpp"
 
 namespace ddp::diagnostics {
@@ -25,6 +26,10 @@ struct StackGroup {
   std::string text;          ///< lines, without a newline at the end; see proc_stack.hpp
   bool operator==(const StackGroup&) const = default;
 };
+constexpr auto description(const StackGroup*) {
+  return base::describe({"StackGroup"}, base::fields<&StackGroup::ranks>(base::Rule{.least = 0, .fewest = 1}),
+                        base::fields<&StackGroup::tool>(base::kPlainName), base::fields<&StackGroup::text>());
+}
 
 /// Something that the reader should know: a tool that is missing, or why it failed.
 struct StackNote {
@@ -32,6 +37,10 @@ struct StackNote {
   std::string text;
   bool operator==(const StackNote&) const = default;
 };
+constexpr auto description(const StackNote*) {
+  return base::describe({"StackNote"}, base::fields<&StackNote::hosts>(base::kPlainName),
+                        base::fields<&StackNote::text>());
+}
 
 /// Limit of all texts of one node, and of a job, in bytes: each differing stack counts once.
 inline constexpr std::size_t kMaxNodeStackBytes = std::size_t{2} << 20U;
@@ -48,6 +57,9 @@ struct RankStacks {
   void add(StackGroup group, std::size_t max_bytes);
   void note(const std::string& host, const std::string& text);
 };
+constexpr auto description(const RankStacks*) {
+  return base::describe({"RankStacks"}, base::fields<&RankStacks::groups, &RankStacks::notes>());
+}
 
 struct RankProcess {
   int rank;

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "base/byte_stream.hpp"
+#include "base/message.hpp"
 #include "topology/inventory/gpu_facts.hpp"
 #include "topology/placement/affinity_mask.hpp"
 
@@ -46,37 +46,7 @@ std::vector<double> processor_shares(const std::vector<RankResources>& ranks) {
   return shares;
 }
 
-Bytes encode(const RankResources& resources) {
-  base::ByteWriter writer;
-  writer.text(resources.cpus.to_string()).integer(static_cast<std::uint8_t>(resources.devices.size()));
-  for (const auto& [name, value] : resources.devices) writer.text(name).text(value);
-  writer.integer(static_cast<std::uint16_t>(resources.gpus.size()));
-  for (const PciAddress& gpu : resources.gpus)
-    writer.integer(gpu.domain).integer(gpu.bus).integer(gpu.device).integer(gpu.function);
-  writer.integer(resources.processor_thousandths).text(resources.processors_group);
-  return std::move(writer).bytes();
-}
-
-RankResources decode_resources(std::span<const std::byte> bytes) {
-  base::ByteReader reader(bytes, "rank's resources");
-  RankResources resources;
-  resources.cpus = CpuSet::parse(reader.text());
-  for (auto left = reader.integer<std::uint8_t>(); left > 0; --left) {
-    std::string name = reader.text();
-    resources.devices.emplace(std::move(name), reader.text());
-  }
-  for (auto left = reader.integer<std::uint16_t>(); left > 0; --left) {
-    PciAddress gpu;
-    gpu.domain = reader.integer<std::uint32_t>();
-    gpu.bus = reader.integer<std::uint8_t>();
-    gpu.device = reader.integer<std::uint8_t>();
-    gpu.function = reader.integer<std::uint8_t>();
-    resources.gpus.push_back(gpu);
-  }
-  resources.processor_thousandths = reader.integer<std::uint64_t>();
-  resources.processors_group = reader.text();
-  reader.expect_end();
-  return resources;
-}
+Bytes encode(const RankResources& resources) { return base::encode(resources); }
+RankResources decode_resources(std::span<const std::byte> bytes) { return base::decode<RankResources>(bytes); }
 
 }  // namespace ddp::topology

@@ -13,6 +13,7 @@
 
 #include "base/cgroup_limits.hpp"
 #include "base/env_table.hpp"
+#include "topology/message_values.hpp"
 
 namespace ddp::topology {
 
@@ -27,6 +28,11 @@ struct RankResources {
   std::uint64_t processor_thousandths = 0;
   std::string processors_group = {};  ///< the cgroup whose processes share that
 };
+constexpr auto description(const RankResources*) {
+  return base::describe({"rank's resources", 1},
+                        base::fields<&RankResources::cpus, &RankResources::devices, &RankResources::gpus,
+                                     &RankResources::processor_thousandths, &RankResources::processors_group>());
+}
 
 /// Of this process: its mask, @p environment, GPUs that it may open, cgroups.
 RankResources resources_of_process(const base::Environment& environment);
@@ -41,7 +47,7 @@ void take_limits(RankResources& rank, const base::CgroupLimits& limits);
 std::map<std::string, std::string, std::less<>> device_variables(const base::Environment& environment);
 
 Bytes encode(const RankResources& resources);
-/// Throws Error: protocol, invalid_argument (processors).
+/// Throws Error(protocol).
 RankResources decode_resources(std::span<const std::byte> bytes);
 
 }  // namespace ddp::topology

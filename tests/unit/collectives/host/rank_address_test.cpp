@@ -3,9 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <ddp/error.hpp>
-
 #include "collectives/shm/segment_layout.hpp"
+#include "support/message_check.hpp"
 
 namespace ddp::collectives::host {
 namespace {
@@ -24,29 +23,11 @@ shm::EndpointAddress on_host(int host) {
 }
 
 RankAddress rank(const shm::EndpointAddress& memory, std::string domain = "") {
-  return {.domain = std::move(domain),
-          .memory_left = 8U << 20U,
-          .shared_memory = memory.pack(),
-          .tcp = Bytes(3, std::byte{7})};
+  return {
+      .domain = std::move(domain), .memory_left = 8U << 20U, .shared_memory = memory, .tcp = Bytes(3, std::byte{7})};
 }
 
-TEST(RankAddress, SurvivesPacking) {
-  const RankAddress address = rank(on_host(3), "left");
-  const RankAddress read = RankAddress::parse(address.pack());
-  EXPECT_EQ(read.domain, "left");
-  EXPECT_EQ(read.memory_left, 8U << 20U);
-  EXPECT_EQ(read.shared_memory, address.shared_memory);
-  EXPECT_EQ(read.tcp, address.tcp);
-}
-
-TEST(RankAddress, RefusesWhatIsNone) {
-  Bytes bytes = rank(on_host(3)).pack();
-  bytes.push_back(std::byte{0});
-  EXPECT_THROW(RankAddress::parse(bytes), Error);
-  bytes.resize(bytes.size() / 2);
-  EXPECT_THROW(RankAddress::parse(bytes), Error);
-  EXPECT_THROW(find_domains({{.domain = "", .memory_left = 0, .shared_memory = Bytes(5)}}, {0}), Error);
-}
+TEST(RankAddress, IsAMessage) { tests::check_message<RankAddress>(); }
 
 TEST(Domains, AreTheRanksOfAHost) {
   const Domains found =

@@ -14,6 +14,7 @@
 
 #include <ddp/error.hpp>
 
+#include "base/message.hpp"
 #include "base/process.hpp"
 #include "base/unique_fd.hpp"
 #include "collectives/shm/endpoint.hpp"
@@ -84,7 +85,7 @@ TEST_F(ShmOtherUser, WithTheTokenIsNotTakenForARank) {
   const std::array<std::unique_ptr<Backend>, 2> ranks{rank_of_two(0), rank_of_two(1)};
   const std::vector<Bytes> addresses{ranks[0]->address(), ranks[1]->address()};
   OtherUser impostor([&](int tell) {
-    const EndpointAddress leader = EndpointAddress::parse(addresses[0]);
+    const EndpointAddress leader = base::decode<EndpointAddress>(addresses[0]);
     const base::UniqueFd socket = connect_to(leader);
     JoinMessage hello{.kind = JoinMessage::Kind::hello, .rank = 1};
     hello.secret = leader.token;
@@ -106,7 +107,7 @@ TEST_F(ShmOtherUser, WithTheTokenIsNotTakenForARank) {
 TEST_F(ShmOtherUser, AtTheLeadersAddressIsToldNothing) {
   OtherUser impostor([](int tell) {
     const Endpoint endpoint;
-    const Bytes address = endpoint.address().pack();
+    const Bytes address = base::encode(endpoint.address());
     if (::write(tell, address.data(), address.size()) < 0) return 3;
     pollfd listener{endpoint.listener(), POLLIN, 0};
     if (::poll(&listener, 1, kMinuteMs) != 1) return 4;
@@ -114,12 +115,12 @@ TEST_F(ShmOtherUser, AtTheLeadersAddressIsToldNothing) {
     char byte = 0;
     return ::recv(socket.get(), &byte, 1, 0) > 0 ? 1 : 0;
   });
-  EndpointAddress leader = EndpointAddress::parse(impostor.hear());
+  EndpointAddress leader = base::decode<EndpointAddress>(impostor.hear());
   ASSERT_EQ(leader.refusal, "");
   leader.user = ::geteuid();
   const std::unique_ptr<Backend> rank = rank_of_two(1);
   try {
-    rank->connect({leader.pack(), rank->address()}, testing::soon());
+    rank->connect({base::encode(leader), rank->address()}, testing::soon());
     ADD_FAILURE() << "it met a stranger";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::protocol);

@@ -15,6 +15,7 @@
 #include "collectives/shm/join_message.hpp"
 #include "collectives/shm/segment_layout.hpp"
 #include "collectives/shm/shm_backend.hpp"
+#include "support/message_check.hpp"
 #include "unit/collectives/backend_ranks.hpp"
 
 namespace ddp::collectives::shm {
@@ -25,14 +26,9 @@ using ::testing::HasSubstr;
 TEST(EndpointAddress, ReadsWhatItWrote) {
   Endpoint endpoint;
   EXPECT_EQ(endpoint.address().refusal, "");
-  const Bytes bytes = endpoint.address().pack();
-  const EndpointAddress again = EndpointAddress::parse(bytes);
-  EXPECT_EQ(again.pack(), bytes);
+  const auto again = base::decode<EndpointAddress>(base::encode(endpoint.address()));
   EXPECT_EQ(why_not_shared(endpoint.address(), again), "");
-  for (std::size_t size = 0; size < bytes.size(); ++size) {
-    EXPECT_THROW(EndpointAddress::parse(Bytes(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(size))),
-                 Error);
-  }
+  tests::check_message<EndpointAddress>();
 }
 
 TEST(EndpointAddress, SaysWhyRanksCannotShareMemory) {
@@ -49,7 +45,7 @@ TEST(EndpointAddress, SaysWhyRanksCannotShareMemory) {
   other = own;
   other.refusal = "memfd_create: Operation not permitted";
   EXPECT_EQ(why_not_shared(other, own), other.refusal);
-  EXPECT_EQ(why_not_shared(own, EndpointAddress::parse(other.pack())), other.refusal);
+  EXPECT_EQ(why_not_shared(own, base::decode<EndpointAddress>(base::encode(other))), other.refusal);
 }
 
 TEST(JoinMessage, ReadsWhatItWrote) {
@@ -95,7 +91,7 @@ class SegmentRendezvous : public ::testing::Test {
       }
     };
     std::thread leader([&] { connect(0); });
-    disturb(EndpointAddress::parse(addresses[0]));
+    disturb(base::decode<EndpointAddress>(addresses[0]));
     connect(1);
     leader.join();
     return errors;

@@ -8,8 +8,11 @@
 #include "base/socket.hpp"
 #include "doctor/collect.hpp"
 #include "doctor/examination.hpp"
+#include "doctor/facts_fields.hpp"
 #include "doctor/nccl_network.hpp"
 #include "kvs/memory_store.hpp"
+#include "support/message_check.hpp"
+#include "support/topology_samples.hpp"
 #include "unit/tools/doctor/healthy_job.hpp"
 #include "unit/topology/fake_root.hpp"
 
@@ -324,14 +327,10 @@ TEST(DoctorFacts, TravelWhole) {
                        .fabric = topology::FabricState::completed,
                        .cluster = "01",
                        .clique = 7}};
-  Bytes bytes = encode(facts);
-  EXPECT_EQ(decode_rank_facts(bytes), facts);
-  EXPECT_EQ(decode_probe_report(encode(job.nodes[0].probes)), job.nodes[0].probes);
-  bytes.push_back(std::byte{0});
-  EXPECT_THROW(decode_rank_facts(bytes), Error);
-  for (std::size_t size = 0; size + 1 < bytes.size(); ++size) {
-    EXPECT_THROW(decode_rank_facts(std::span{bytes}.first(size)), Error) << size;
-  }
+  tests::check_message<RankFacts>();
+  tests::check_message<ProbeReport>();
+  EXPECT_EQ(base::decode<RankFacts>(base::encode(facts)), facts);
+  EXPECT_EQ(base::decode<ProbeReport>(base::encode(job.nodes[0].probes)), job.nodes[0].probes);
 }
 
 /// Two nodes of two ranks each, one thread a rank.

@@ -5,9 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <ddp/error.hpp>
-
-#include "base/byte_stream.hpp"
+#include "support/message_check.hpp"
+#include "support/topology_samples.hpp"
 
 namespace ddp::topology {
 namespace {
@@ -16,41 +15,12 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::Pair;
 
-RankResources sample_resources() {
-  return {.cpus = CpuSet::parse("0-3,8"),
-          .devices = {{"CUDA_VISIBLE_DEVICES", "0,1"}, {"ZE_AFFINITY_MASK", ""}},
-          .gpus = {PciAddress::parse("0000:3b:00.0").value(), PciAddress::parse("10000:ff:1f.7").value()},
-          .processor_thousandths = 1500,
-          .processors_group = "/job"};
-}
-
-TEST(RankResources, ComeBackAsTheyWere) {
-  const RankResources read = decode_resources(encode(sample_resources()));
-  EXPECT_EQ(read.cpus, CpuSet::parse("0-3,8"));
-  EXPECT_EQ(read.devices, sample_resources().devices);
-  EXPECT_EQ(read.gpus, sample_resources().gpus);
-  EXPECT_EQ(read.processor_thousandths, 1500U);
-  EXPECT_EQ(read.processors_group, "/job");
-  const RankResources nothing = decode_resources(encode(RankResources{.devices = {}}));
-  EXPECT_TRUE(nothing.cpus.empty());
-  EXPECT_THAT(nothing.devices, IsEmpty());
-  EXPECT_THAT(nothing.gpus, IsEmpty());
-}
-
-TEST(RankResources, EveryTruncationIsAnError) {
-  const Bytes whole = encode(sample_resources());
-  for (std::size_t size = 0; size < whole.size(); ++size) {
-    EXPECT_THROW(decode_resources(std::span{whole}.first(size)), Error) << size;
-  }
-  Bytes longer = whole;
-  longer.push_back(std::byte{0});
-  EXPECT_THROW(decode_resources(longer), Error);
-}
+TEST(RankResources, AreAMessage) { tests::check_message<RankResources>(); }
 
 TEST(RankResources, WrongProcessorsAreAnError) {
   for (const char* list : {"0-", "x", "3-1", "70000"}) {
-    const Bytes bytes = base::ByteWriter{}.text(list).integer(std::uint8_t{0}).bytes();
-    EXPECT_THROW(decode_resources(bytes), Error) << list;
+    const Bytes bytes = base::ByteWriter{}.integer(std::uint8_t{1}).text(list).bytes();
+    EXPECT_THAT(tests::refusal_of<RankResources>(bytes), testing::HasSubstr("reading the rank's resources")) << list;
   }
 }
 
