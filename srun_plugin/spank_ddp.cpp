@@ -18,7 +18,6 @@
 #include "base/slurm_step.hpp"
 #include "srun_side/command_line.hpp"
 #include "srun_side/plugin_options.hpp"
-#include "srun_side/slurm_spank.hpp"
 #include "srun_side/srun_side.hpp"
 #include "task_side/task_side.hpp"
 

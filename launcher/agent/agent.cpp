@@ -10,6 +10,7 @@
 
 #include <fmt/format.h>
 
+#include "agent/job_layout.hpp"
 #include "base/log.hpp"
 #include "base/process.hpp"
 #include "workers/orphans.hpp"
@@ -178,8 +179,8 @@ void Agent::begin(const control::PrepareAttempt& plan) {
     return;
   }
   try {
-    if (!metrics_) metrics_ = std::make_unique<NodeMetrics>(job_, loop_);
-    metrics_->begin(plan);
+    if (!metrics_) serve_metrics();
+    metrics_->begin(metrics_of(plan));
     if (plan.input && !input_)
       input_ = std::make_unique<InputFeed>(
           loop_, [this](std::int64_t bytes) { to_coordinator(control::InputTaken{.bytes = bytes}); }, STDIN_FILENO);
@@ -195,6 +196,13 @@ void Agent::begin(const control::PrepareAttempt& plan) {
     to_coordinator(control::AttemptFailed{.epoch = plan.epoch, .message = error.what(), .exit_status = 1});
     return;
   }
+}
+
+void Agent::serve_metrics() {
+  metrics_ = std::make_unique<NodeMetrics>(metrics_of(job_), loop_);
+  const std::string url = metrics_->url();
+  if (!url.empty() && (job_.options.metrics.port == 0 || job_.options.verbose))
+    base::write_stderr_line(fmt::format("ddprun: {}: metrics at {}", job_.host, url));
 }
 
 /// Its end, also that of the attempt process, is the end of the output.

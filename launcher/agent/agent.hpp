@@ -75,6 +75,7 @@ class Agent {
  private:
   void handle(const control::Message& message);
   void begin(const control::PrepareAttempt& plan);
+  void serve_metrics();
   void pass_on(const control::Message& message);
   void pass_settled_orders();
   void stop_ranks(bool stop);

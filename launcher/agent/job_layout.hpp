@@ -3,6 +3,8 @@
 
 #include <vector>
 
+#include "agent/node_job.hpp"
+#include "agent/node_metrics.hpp"
 #include "control/messages.hpp"
 
 namespace ddp::launcher {
@@ -19,5 +21,9 @@ struct NodeRanks {
 
 /// @param node_rank an index of @p nodes.
 NodeRanks ranks_of_node(const std::vector<control::NodeLayout>& nodes, int node_rank);
+
+/// What NodeMetrics shows of this node, and of an attempt on it.
+NodeMetrics::Node metrics_of(const NodeJob& job);
+NodeMetrics::Ranks metrics_of(const control::PrepareAttempt& plan);
 
 }  // namespace ddp::launcher

@@ -3,14 +3,15 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <ddp/deadline.hpp>
 
-#include "agent/job_layout.hpp"
-#include "agent/node_job.hpp"
 #include "control/messages.hpp"
 #include "diagnostics/metrics/metrics_endpoint.hpp"
 #include "diagnostics/metrics/watched_ranks.hpp"
@@ -21,37 +22,50 @@ namespace ddp::launcher {
 /// Of an agent, for all its attempts. Does nothing by itself, unless it answers Prometheus. Not thread-safe.
 class NodeMetrics {
  public:
-  /// Answers where --metrics-port asks for it. Both references must outlive the object. Throws Error(system), for
-  /// example where the port is taken.
-  NodeMetrics(const NodeJob& job, EventLoop& loop);
+  struct Node {
+    std::optional<std::uint16_t> port{};  ///< where Prometheus is answered; 0: any; nothing: nowhere
+    std::string address = "127.0.0.1";
+    std::string host{};
+    std::string program{};
+  };
+  /// Of an attempt on this node.
+  struct Ranks {
+    std::string job_name{};
+    std::vector<int> numbers{};  ///< global, by local rank
+    int world_size = 0;
+    std::size_t num_nodes = 0;
+    int epoch = 0;
+    int restarts = 0;
+    int max_restarts = 0;
+    int nodes_lost = 0;
+    std::chrono::milliseconds interval{0};  ///< of progress_due(); 0: never
+  };
+
+  /// @p loop must outlive the object. Throws Error(system), for example where the port is taken.
+  NodeMetrics(Node node, EventLoop& loop);
   NodeMetrics(const NodeMetrics&) = delete;
   NodeMetrics& operator=(const NodeMetrics&) = delete;
   ~NodeMetrics();
 
-  void begin(const control::PrepareAttempt& plan);
+  /// Where it answers; empty: nowhere.
+  std::string url() const { return endpoint_ ? endpoint_->url() : std::string{}; }
+  void begin(Ranks ranks);
   /// RanksStarted and RankEnded of that attempt.
   void note(const control::Message& message);
-  /// What the coordinator is to know of the ranks' steps; nothing until the plan's interval has passed.
+  /// What the coordinator is to know of the ranks' steps; nothing until the interval has passed.
   std::optional<control::Progress> progress_due();
   /// An answer to Prometheus.
   std::string text();
 
  private:
-  bool wanted() const { return endpoint_ || interval_ > std::chrono::milliseconds{0}; }
+  bool wanted() const { return endpoint_ || of_.interval > std::chrono::milliseconds{0}; }
 
-  const NodeJob& job_;
+  Node node_;
   EventLoop& loop_;
   std::unique_ptr<diagnostics::MetricsEndpoint> endpoint_;
-  std::string job_name_;
-  NodeRanks layout_;
-  std::size_t num_nodes_ = 0;
-  int epoch_ = -1;
-  int max_restarts_ = 0;
-  int restarts_ = 0;
-  int nodes_lost_ = 0;
+  Ranks of_{.epoch = -1};
   double started_at_ = 0;  ///< s since 1970; 0: not yet
   diagnostics::WatchedRanks ranks_;
-  std::chrono::milliseconds interval_{0};
   std::optional<Deadline> progress_at_;
   int answers_ = 0;
 };

@@ -41,6 +41,13 @@ constexpr auto description(const Hello*) {
                   fields<&Hello::order>(kCountOrNone), fields<&Hello::nproc, &Hello::pid>(kCount),
                   fields<&Hello::role, &Hello::program, &Hello::interfaces>());
 }
+constexpr auto description(const StepTasks*) {
+  return describe({"StepTasks"}, field<&StepTasks::node_list>(), field<&StepTasks::world_size>(kCount),
+                  field<&StepTasks::ranks>(kCount));
+}
+constexpr auto description(const RankEndNoted*) {
+  return describe({"RankEndNoted"}, field<&RankEndNoted::epoch>(kCount), field<&RankEndNoted::local_rank>(kCount));
+}
 constexpr auto description(const AttemptPrepared*) {
   return describe({"AttemptPrepared"}, fields<&AttemptPrepared::epoch>(kCount),
                   fields<&AttemptPrepared::store_port>(kPort), fields<&AttemptPrepared::store_key>());

@@ -49,6 +49,14 @@ struct Hello {
   bool operator==(const Hello&) const = default;
 };
 
+/// Behind Hello, of an agent of `srun --ddp`, whose ranks are tasks that Slurm starts and ends.
+struct StepTasks {
+  std::string node_list{};            ///< of the step, as Slurm writes it
+  int world_size = 0;                 ///< of the step
+  std::vector<std::int64_t> ranks{};  ///< of this node, by local rank
+  bool operator==(const StepTasks&) const = default;
+};
+
 /// The agent's attempt process is ready for StartAttempt.
 struct AttemptPrepared {
   int epoch = 0;
@@ -229,6 +237,13 @@ struct EndAttempt {
   bool operator==(const EndAttempt&) const = default;
 };
 
+/// Where Slurm ends what is left on a node with its last rank: RankEnded has come.
+struct RankEndNoted {
+  int epoch = 0;
+  int local_rank = 0;
+  bool operator==(const RankEndNoted&) const = default;
+};
+
 /// The last message: the agent exits with this status. Also the answer to a refused Hello.
 struct Finish {
   int exit_status = 0;
@@ -321,7 +336,7 @@ using Message =
     std::variant<Hello, AttemptPrepared, RanksStarted, AttemptFailed, RankEnded, RankAborted, RankStopped,
                  AttemptCleaned, SignalReceived, PrepareAttempt, StartAttempt, SignalRanks, EndAttempt, Finish, Fence,
                  ModexRequest, ModexReply, CollectStacks, StacksCollected, ConsoleOutput, ConsoleTaken, RanksStill,
-                 ObserveRanks, RanksObserved, Progress, Resting, Input, InputTaken, Encoded>;
+                 ObserveRanks, RanksObserved, Progress, Resting, Input, InputTaken, StepTasks, RankEndNoted, Encoded>;
 
 /// One byte for the kind, then the fields in the order of message_fields.hpp: little-endian integers; texts, bytes and
 /// lists behind a 32-bit length; times as nanoseconds since 1970.

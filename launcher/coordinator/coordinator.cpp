@@ -88,7 +88,7 @@ void Coordinator::lost(int link, const AgentLinks::Loss& loss) {
   } else if (AttemptNode* node = attempt_ ? attempt_->node_of(link) : nullptr) {
     const std::string what = fmt::format("the connection to ddprun's agent on {} (pid {}) was lost: {}",
                                          node->layout.host, node->pid, loss.why);
-    if (loss.silent && phase_ < Phase::cleaning) events_.note(what);  // the ranks of the others may take long to end
+    if (loss.silent && !in(AttemptPhase::cleaning)) events_.note(what);  // the ranks of the others may take long to end
     fail_node(*node, what, 1);
     node->state = NodeState::lost;
     if (loss.silent) name_silent(*node);
@@ -132,10 +132,10 @@ void Coordinator::agents_lost(const std::string& why, int exit_status, const std
                             .message = why,
                             .exit_status = exit_status,
                             .time = clock_().wall};
-  if (phase_ == Phase::preparing) {
+  if (in(AttemptPhase::preparing)) {
     outcome_.nodes.push_back(failure);
     end_attempt();
-  } else if (phase_ == Phase::running) {
+  } else if (in(AttemptPhase::running)) {
     follow(attempt_->supervisor().node_failed(failure, 0, clock_()));
   }
 }
@@ -144,7 +144,7 @@ void Coordinator::agents_lost(const std::string& why, int exit_status, const std
 
 void Coordinator::begin_attempt(const Roster& roster) {
   if (events_.before_attempt) events_.before_attempt();
-  phase_ = Phase::preparing;
+  phase_ = Phase::attempting;
   phase_end_ = after(kPreparingLimit);
   outcome_ = {};
   state_ = {};
@@ -184,7 +184,7 @@ void Coordinator::begin_attempt(const Roster& roster) {
 }
 
 void Coordinator::start_ranks() {
-  phase_ = Phase::running;
+  attempt_->set_phase(AttemptPhase::running);
   phase_end_.reset();
   const bool last = restarts_used_ >= options_.max_restarts;
   SupervisionLimits limits{.failure_grace = options_.failure_grace.value_or(last ? kLastAttemptGrace : kNoGrace),
@@ -221,18 +221,18 @@ void Coordinator::signal_received(int signal, bool by_slurm) {
   const bool ends = std::find(options_.ending_signals.begin(), options_.ending_signals.end(), signal) !=
                     options_.ending_signals.end();
   events_.detail(fmt::format("received {}", base::signal_name(signal)));
-  if (phase_ == Phase::running) {
+  if (in(AttemptPhase::running)) {
     follow(attempt_->supervisor().signal_received(signal, clock_(), by_slurm), by_slurm);
   } else if (ends && phase_ == Phase::gathering) {
     outcome_.forwarded_signal = signal;
     finish();
-  } else if (ends && phase_ == Phase::preparing) {
+  } else if (ends && in(AttemptPhase::preparing)) {
     outcome_.forwarded_signal = signal;
     end_attempt();
   } else if (ends) {
     // One cause may give several SIGTERMs: Slurm signals this process and its agents.
     const bool again = drain_time() < control::kDrainTime;
-    if (phase_ == Phase::cleaning && !outcome_.success()) outcome_.end_by(signal);  // no restart is wanted
+    if (in(AttemptPhase::cleaning) && !outcome_.success()) outcome_.end_by(signal);  // no restart is wanted
     shorten_drain(again && signal == SIGINT ? std::chrono::seconds(0) : control::kUrgentDrainTime);
   }
 }
@@ -250,13 +250,13 @@ std::optional<Deadline> Coordinator::next_deadline() const {
   };
   if (phase_ == Phase::gathering) consider(membership_.next_deadline());
   if (phase_ == Phase::gathering) consider(wait_told_at_);
-  if (phase_ == Phase::running) {
+  if (in(AttemptPhase::running)) {
     consider(attempt_->supervisor().next_deadline());
     consider(state_.notice.next_deadline());
     if (!state_.hang_ended) consider(state_.hang.next_look());
   }
-  if (phase_ == Phase::cleaning) consider(state_.give_up_at);
-  if (phase_ < Phase::cleaning || (phase_ == Phase::cleaning && drain_time() == control::kDrainTime))
+  if (in(AttemptPhase::cleaning)) consider(state_.give_up_at);
+  if (phase_ <= Phase::attempting && (!in(AttemptPhase::cleaning) || drain_time() == control::kDrainTime))
     consider(job_end_);
   consider(links_.next_deadline());
   return next;
@@ -270,7 +270,7 @@ void Coordinator::time_passed() {
   }
   tell_waiting();
   give_up_waiting();
-  if (phase_ == Phase::running) {
+  if (in(AttemptPhase::running)) {
     Supervisor& supervisor = attempt_->supervisor();
     if (supervisor.killing() && expired(supervisor.next_deadline())) give_up_silent_nodes(state_.asked_at);
     follow(supervisor.time_passed(clock_()));
@@ -285,9 +285,9 @@ void Coordinator::time_passed() {
       end_attempt();
     }
   }
-  if (phase_ == Phase::cleaning && expired(state_.give_up_at)) give_up_cleaning();
-  if (phase_ == Phase::cleaning && expired(phase_end_)) give_up_silent_nodes(state_.asked_at);
-  if (phase_ == Phase::cleaning && (expired(phase_end_) || attempt_->settled())) conclude();
+  if (in(AttemptPhase::cleaning) && expired(state_.give_up_at)) give_up_cleaning();
+  if (in(AttemptPhase::cleaning) && expired(phase_end_)) give_up_silent_nodes(state_.asked_at);
+  if (in(AttemptPhase::cleaning) && (expired(phase_end_) || attempt_->settled())) conclude();
   if (phase_ == Phase::finishing && (links_.empty() || expired(phase_end_))) phase_ = Phase::finished;
 }
 
@@ -310,7 +310,7 @@ void Coordinator::give_up_waiting() {
                             duration_cast<seconds>(membership_.rules().join_timeout).count()),
                 1, waiting_hint());
   }
-  if (phase_ != Phase::preparing || !expired(phase_end_)) return;
+  if (!in(AttemptPhase::preparing) || !expired(phase_end_)) return;
   for (AttemptNode& node : attempt_->nodes()) {
     if (node.state != NodeState::preparing) continue;
     return fail_node(node,

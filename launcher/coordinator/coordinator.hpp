@@ -123,7 +123,8 @@ class Coordinator {
   int restarts_used() const { return restarts_used_; }
 
  private:
-  enum class Phase { gathering, preparing, running, cleaning, finishing, finished };
+  /// Of the job, of which each attempt has its own (AttemptPhase).
+  enum class Phase { gathering, attempting, finishing, finished };
 
   /// Begins anew with each attempt.
   struct AttemptState {
@@ -178,6 +179,7 @@ class Coordinator {
   void limit_end(std::chrono::milliseconds limit);
   void limit_cleaning();
   bool may_restart() const;
+  bool in(AttemptPhase phase) const { return phase_ == Phase::attempting && attempt_->phase() == phase; }
   bool ended_by_user() const { return outcome_.forwarded_signal != 0 || outcome_.timed_out; }
   bool is_reported(const AttemptNode& node) const;
   void name_silent(const AttemptNode& node);

@@ -42,7 +42,7 @@ bool Coordinator::may_restart() const {
 bool Coordinator::is_reported(const AttemptNode& node) const {
   const auto is_this = [&](const NodeFailure& failure) { return failure.node_rank == node.rank; };
   const std::vector<NodeFailure>& failures =
-      phase_ == Phase::running ? attempt_->supervisor().outcome().nodes : outcome_.nodes;
+      in(AttemptPhase::running) ? attempt_->supervisor().outcome().nodes : outcome_.nodes;
   return std::any_of(failures.begin(), failures.end(), is_this);
 }
 
@@ -103,7 +103,7 @@ void Coordinator::stop_ranks(bool stop) {
 // ---- the end ----------------
 
 void Coordinator::end_attempt() {
-  phase_ = Phase::cleaning;
+  attempt_->set_phase(AttemptPhase::cleaning);
   if (!outcome_.success() && !may_restart()) limit_cleaning();
   state_.asked_at = Heartbeat::Clock::now();
   send_end();
@@ -138,10 +138,10 @@ Deadline Coordinator::reader_limit(Heartbeat::Time begin, Heartbeat::Time moved)
 }
 
 void Coordinator::shorten_drain(std::chrono::milliseconds limit) {
-  if (phase_ == Phase::cleaning && !state_.give_up_at) limit_cleaning();
+  if (in(AttemptPhase::cleaning) && !state_.give_up_at) limit_cleaning();
   if (limit >= state_.drain_time) return;
   state_.drain_time = limit;
-  if (phase_ == Phase::cleaning) send_end();
+  if (in(AttemptPhase::cleaning)) send_end();
 }
 
 void Coordinator::conclude() {
@@ -188,20 +188,15 @@ void Coordinator::finish() {
 }
 
 void Coordinator::job_timed_out() {
-  switch (phase_) {
-    case Phase::gathering:
-    case Phase::preparing:
-      outcome_.timed_out = true;
-      job_end_.reset();
-      phase_ == Phase::gathering ? finish() : end_attempt();
-      break;
-    case Phase::running:
-      job_end_.reset();
-      follow(attempt_->supervisor().job_timed_out(clock_()));
-      break;
-    case Phase::cleaning: shorten_drain(control::kUrgentDrainTime); break;  // a restart would time out at once
-    case Phase::finishing:
-    case Phase::finished: break;
+  if (phase_ == Phase::gathering || in(AttemptPhase::preparing)) {
+    outcome_.timed_out = true;
+    job_end_.reset();
+    phase_ == Phase::gathering ? finish() : end_attempt();
+  } else if (in(AttemptPhase::running)) {
+    job_end_.reset();
+    follow(attempt_->supervisor().job_timed_out(clock_()));
+  } else if (in(AttemptPhase::cleaning)) {
+    shorten_drain(control::kUrgentDrainTime);  // a restart would time out at once
   }
 }
 

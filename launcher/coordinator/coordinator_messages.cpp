@@ -34,7 +34,7 @@ void Coordinator::handle(int link, const control::Message& message) {
   AttemptNode* node = attempt_ ? attempt_->node_of(link) : nullptr;
   if (node == nullptr || epoch_of(message) != attempt_->epoch()) return;
   if (const auto* cleaned = std::get_if<control::AttemptCleaned>(&message)) {
-    if (phase_ != Phase::cleaning) return;
+    if (!in(AttemptPhase::cleaning)) return;
     node->state = NodeState::cleaned;
     for (const std::string& line : cleaned->store_refusals) {
       if (state_.store_refusals.size() < kMostStoreRefusals) state_.store_refusals.push_back(line);
@@ -63,9 +63,9 @@ void Coordinator::handle(int link, const control::Message& message) {
           handle_observed(*node, kind);
         } else if constexpr (std::is_same_v<Kind, control::Progress>) {
           if (events_.progress) events_.progress(node->rank, attempt_->nodes().size(), kind);
-        } else if constexpr (requires { kind.local_rank; }) {
+        } else if constexpr (requires { kind.local_rank; } && !std::is_same_v<Kind, control::RankEndNoted>) {
           const bool known = kind.local_rank >= 0 && kind.local_rank < node->layout.nproc;
-          if (phase_ == Phase::running && known) handle_rank(node->first_rank + kind.local_rank, kind);
+          if (in(AttemptPhase::running) && known) handle_rank(node->first_rank + kind.local_rank, kind);
         } else {
           handle_modex(*node, kind);
         }
@@ -107,13 +107,13 @@ void Coordinator::handle_hello(int link, const control::Hello& hello) {
 }
 
 void Coordinator::handle_prepared(AttemptNode& node, const control::AttemptPrepared& message) {
-  if (phase_ != Phase::preparing) return;
+  if (!in(AttemptPhase::preparing)) return;
   attempt_->prepared(node, message);
   if (attempt_->all_prepared()) start_ranks();
 }
 
 void Coordinator::handle_started(AttemptNode& node, const control::RanksStarted& message) {
-  if (phase_ != Phase::running || node.state == NodeState::started) return;
+  if (!in(AttemptPhase::running) || node.state == NodeState::started) return;
   attempt_->started(node, message.pids);
   node.description = message.description;
   for (const std::string& text : attempt_->take_descriptions()) events_.described(text);
@@ -122,7 +122,7 @@ void Coordinator::handle_started(AttemptNode& node, const control::RanksStarted&
 
 void Coordinator::handle_failed(AttemptNode& node, const control::AttemptFailed& message) {
   restart_is_pointless_ = restart_is_pointless_ || !message.may_recover;
-  const bool noted = phase_ == Phase::cleaning && outcome_.success();  // by fail_node()
+  const bool noted = in(AttemptPhase::cleaning) && outcome_.success();  // by fail_node()
   fail_node(node, message.message, message.exit_status);
   if (!noted && !is_reported(node)) events_.note(message.message);
 }
@@ -179,12 +179,12 @@ void Coordinator::fail_node(AttemptNode& node, const std::string& message, int e
                             .time = clock_().wall,
                             .silent_before = node.silent_before};
   if (events_.node_lost) events_.node_lost(failure);
-  if (phase_ == Phase::preparing) {
+  if (in(AttemptPhase::preparing)) {
     outcome_.nodes.push_back(failure);
     end_attempt();
-  } else if (phase_ == Phase::running) {
+  } else if (in(AttemptPhase::running)) {
     follow(attempt_->supervisor().node_failed(failure, node.first_rank, clock_()));
-  } else if (phase_ == Phase::cleaning && outcome_.success()) {
+  } else if (in(AttemptPhase::cleaning) && outcome_.success()) {
     // Its ranks had all ended well: only its processes are left, which the node itself must remove.
     events_.note(message);
   }

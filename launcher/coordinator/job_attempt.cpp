@@ -15,16 +15,7 @@ namespace {
 void choose_network(const std::vector<Member>& members, std::vector<AttemptNode>& nodes) {
   std::vector<NodeNetwork> networks;
   for (const Member& member : members) {
-    NodeNetwork& network = networks.emplace_back();
-    for (const control::Interface& each : member.hello.interfaces) {
-      network.candidates.push_back(
-          {.interface = each.name,
-           .at = {.address = {.address = each.address, .prefix_length = each.prefix_length, .ipv6 = each.ipv6},
-                  .fabric = each.fabric,
-                  .routes_to_peers = each.routes_to_peers,
-                  .rate_mbps = static_cast<std::uint32_t>(each.rate_mbps)}});
-    }
-    network.reason = "it is the only one that reaches other hosts";
+    const NodeNetwork& network = networks.emplace_back(network_of(member.hello.interfaces));
     if (network.candidates.empty()) return;
   }
   if (members.size() < 2) return;
@@ -49,9 +40,10 @@ std::vector<int> ranks_per_node(const Roster& roster) {
 
 JobAttempt::JobAttempt(const Roster& roster)
     : epoch_(roster.generation), modex_(roster.generation, ranks_per_node(roster)) {
-  for (const auto& [link, hello] : roster.nodes) {
+  for (const auto& [link, hello, member] : roster.nodes) {
     nodes_.push_back(
         {.link = link,
+         .member = member,
          .rank = static_cast<int>(nodes_.size()),
          .first_rank = world_size_,
          .pid = hello.pid,

@@ -26,9 +26,16 @@ enum class NodeState {
   lost        ///< its agent is gone
 };
 
+enum class AttemptPhase {
+  preparing,  ///< all nodes are
+  running,    ///< ranks are, on some node
+  cleaning    ///< all ranks have ended, or were given up
+};
+
 /// An agent's part in an attempt.
 struct AttemptNode {
   int link;
+  int member;  ///< Member::id
   int rank;
   int first_rank;
   std::int64_t pid;  ///< of the agent
@@ -48,6 +55,8 @@ class JobAttempt {
 
   /// In each of its messages, so that those of another attempt are known.
   int epoch() const { return epoch_; }
+  AttemptPhase phase() const { return phase_; }
+  void set_phase(AttemptPhase phase) { phase_ = phase; }
   int world_size() const { return world_size_; }
   std::vector<AttemptNode>& nodes() { return nodes_; }
   const std::vector<AttemptNode>& nodes() const { return nodes_; }
@@ -77,6 +86,7 @@ class JobAttempt {
 
  private:
   int epoch_;
+  AttemptPhase phase_ = AttemptPhase::preparing;
   int world_size_ = 0;
   int ranks_started_ = 0;
   std::size_t descriptions_taken_ = 0;

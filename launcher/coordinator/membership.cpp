@@ -39,7 +39,7 @@ std::string Membership::join(int agent, const control::Hello& hello, Deadline::C
                          member.hello.host, member.hello.program, hello.host, hello.program);
     }
   }
-  members_.push_back({.agent = agent, .hello = hello});
+  members_.push_back({.agent = agent, .hello = hello, .id = next_id_++});
   if (enough() && !last_call_) last_call_ = Deadline{now + rules_.last_call};
   return {};
 }

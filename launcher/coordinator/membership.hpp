@@ -26,6 +26,7 @@ struct MembershipRules {
 struct Member {
   int agent;  ///< the number that join() was given
   control::Hello hello;
+  int id = 0;  ///< the same in all rosters of the job, and never another's: ranks change with the roster
 };
 
 /// The nodes of one attempt, by node rank.
@@ -75,6 +76,7 @@ class Membership {
   Deadline join_deadline_;
   std::optional<Deadline> last_call_;
   int generation_ = 0;  ///< of the next roster
+  int next_id_ = 0;
 };
 
 }  // namespace ddp::launcher

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ddp/deadline.hpp>
@@ -71,6 +72,8 @@ class Supervisor {
   /// @param ranks by global rank, from 0 without gaps.
   Supervisor(std::vector<RankName> ranks, SupervisionLimits limits, SignalMeaning signals);
 
+  /// Where a rank runs, before anything is known of it, if the constructor's caller could not say.
+  void rank_placed(RankName name) { at(name.rank).name = std::move(name); }
   /// Sets the rank's pid, also in what has been recorded already.
   void rank_started(int rank, pid_t pid);
   /// @param traces what the rank left behind; kept for failures only.
@@ -86,6 +89,10 @@ class Supervisor {
   SignalOrders signal_received(int signal, Moment now, bool by_slurm = false);
   /// --timeout expired; as signal_received().
   SignalOrders job_timed_out(Moment now);
+  /// Somebody else (Slurm) ends the ranks, because one has failed: what ends from now on ends on request.
+  void ranks_signalled(int signal, Moment now) {
+    if (going_on()) terminate(signal, now);
+  }
   /// The stacks have been read, as far as they can be.
   SignalOrders examined(Moment now);
   /// Call it when next_deadline() has passed.

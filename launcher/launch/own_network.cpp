@@ -137,17 +137,8 @@ OwnNetwork own_network(const std::string& local_addr, const std::string& rendezv
   }
   try {
     const NodeNetwork network = read_node_network(environment, peer_hosts(rendezvous_host, environment, deadline));
-    for (const topology::InterfaceCandidate& candidate : network.candidates) {
-      const topology::CandidateAddress& at = candidate.at;
-      own.interfaces.push_back({.name = candidate.interface,
-                                .address = at.address.address,
-                                .prefix_length = at.address.prefix_length,
-                                .ipv6 = at.address.ipv6,
-                                .fabric = at.fabric,
-                                .routes_to_peers = at.routes_to_peers,
-                                .rate_mbps = at.rate_mbps});
-      add(at.address.address);
-    }
+    own.interfaces = interfaces_of(network.candidates);
+    for (const control::Interface& each : own.interfaces) add(each.address);
   } catch (const Error& error) {
     if (error.code() == ErrorCode::invalid_argument) throw;
     base::log(base::LogLevel::info, "{}", error.what());

@@ -36,7 +36,7 @@ std::string with_native(const Error& error) {
   return error.native().empty() ? error.cause() : fmt::format("{} [{}]", error.cause(), error.native());
 }
 
-[[noreturn]] void refuse(ErrorCode code, std::string cause, std::string hint) {
+[[noreturn]] void refuse_proof(ErrorCode code, std::string cause, std::string hint) {
   throw Error{{.code = code, .attempted = kAttempted, .cause = std::move(cause), .hint = std::move(hint)}};
 }
 
@@ -66,12 +66,12 @@ std::shared_ptr<control::Prover> RendezvousProof::leader() {
   try {
     return key_file();
   } catch (const Error& error) {
-    refuse(ErrorCode::unavailable,
-           fmt::format("{}, and {} fails: {}{}", why, error.attempted(), with_native(error),
-                       error.hint().empty() ? "" : fmt::format(" ({})", error.hint())),
-           fmt::format("start munged, set {} to the same random phrase on all nodes, or correct the key file; "
-                       "--rdzv-insecure lets anyone join",
-                       kPhrase));
+    refuse_proof(ErrorCode::unavailable,
+                 fmt::format("{}, and {} fails: {}{}", why, error.attempted(), with_native(error),
+                             error.hint().empty() ? "" : fmt::format(" ({})", error.hint())),
+                 fmt::format("start munged, set {} to the same random phrase on all nodes, or correct the key file; "
+                             "--rdzv-insecure lets anyone join",
+                             kPhrase));
   }
 }
 
@@ -79,15 +79,17 @@ std::shared_ptr<control::Prover> RendezvousProof::follower(const Announcement& a
   const ProofMethod method = announcement.method;
   if (method == ProofMethod::none) {
     if (insecure_) return none();
-    refuse(ErrorCode::conflict, "the coordinator's ddprun lets anyone join, this one does not",
-           "give --rdzv-insecure on all nodes, or on none");
+    refuse_proof(ErrorCode::conflict, "the coordinator's ddprun lets anyone join, this one does not",
+                 "give --rdzv-insecure on all nodes, or on none");
   }
   if (method == ProofMethod::phrase && phrase_.empty())
-    refuse(ErrorCode::conflict, fmt::format("the coordinator's ddprun has {}, which is not set on {}", kPhrase, host_),
-           fmt::format("set {} to the same phrase on all nodes, or on none", kPhrase));
+    refuse_proof(ErrorCode::conflict,
+                 fmt::format("the coordinator's ddprun has {}, which is not set on {}", kPhrase, host_),
+                 fmt::format("set {} to the same phrase on all nodes, or on none", kPhrase));
   if (method != ProofMethod::phrase && !phrase_.empty())
-    refuse(ErrorCode::conflict, fmt::format("{} is set on {}, but not for the coordinator's ddprun", kPhrase, host_),
-           fmt::format("set {} to the same phrase on all nodes, or on none", kPhrase));
+    refuse_proof(ErrorCode::conflict,
+                 fmt::format("{} is set on {}, but not for the coordinator's ddprun", kPhrase, host_),
+                 fmt::format("set {} to the same phrase on all nodes, or on none", kPhrase));
   std::string name;
   std::string hint;
   try {
@@ -106,11 +108,12 @@ std::shared_ptr<control::Prover> RendezvousProof::follower(const Announcement& a
     }
   } catch (const Error& error) {
     const std::string attempted = method == ProofMethod::munge ? "" : error.attempted() + ": ";
-    refuse(ErrorCode::conflict,
-           fmt::format("the coordinator's ddprun uses {}, but on {}: {}{}", name, host_, attempted, with_native(error)),
-           error.hint().empty() || method == ProofMethod::munge ? hint : error.hint());
+    refuse_proof(
+        ErrorCode::conflict,
+        fmt::format("the coordinator's ddprun uses {}, but on {}: {}{}", name, host_, attempted, with_native(error)),
+        error.hint().empty() || method == ProofMethod::munge ? hint : error.hint());
   }
-  refuse(ErrorCode::conflict, "the coordinator's ddprun belongs to a job of Slurm's", "choose another port");
+  refuse_proof(ErrorCode::conflict, "the coordinator's ddprun belongs to a job of Slurm's", "choose another port");
 }
 
 std::shared_ptr<control::Prover> RendezvousProof::phrase(const control::Salt& salt) {
@@ -149,14 +152,14 @@ namespace {
 
 constexpr std::size_t kDigits = 64;
 
-[[noreturn]] void refuse(const std::string& path, std::string cause, std::string hint) {
+[[noreturn]] void refuse_file(const std::string& path, std::string cause, std::string hint) {
   throw Error{{.code = ErrorCode::conflict,
                .attempted = fmt::format("reading the key file '{}'", path),
                .cause = std::move(cause),
                .hint = std::move(hint)}};
 }
 
-std::string home_folder(const base::Environment& environment) {
+std::string users_home(const base::Environment& environment) {
   if (auto home = environment.raw("HOME"); home && home->starts_with('/')) return *home;
   std::array<char, 4096> buffer;
   passwd entry{};
@@ -170,17 +173,17 @@ std::string home_folder(const base::Environment& environment) {
 std::optional<control::Secret> read_existing(const std::string& path) {
   const base::UniqueFd file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)};
   if (!file && errno == ENOENT) return std::nullopt;
-  if (!file && errno == ELOOP) refuse(path, "it is a symbolic link", "replace it by the file itself");
+  if (!file && errno == ELOOP) refuse_file(path, "it is a symbolic link", "replace it by the file itself");
   if (!file) throw base::system_error(fmt::format("reading the key file '{}'", path), errno);
   struct stat found {};
   if (::fstat(file.get(), &found) != 0) throw base::system_error(fmt::format("reading the key file '{}'", path), errno);
-  if (!S_ISREG(found.st_mode)) refuse(path, "it is no file", "remove it; ddprun makes it anew");
+  if (!S_ISREG(found.st_mode)) refuse_file(path, "it is no file", "remove it; ddprun makes it anew");
   if (found.st_uid != ::geteuid())
-    refuse(path, fmt::format("it belongs to user {}, but this is user {}", found.st_uid, ::geteuid()),
-           "remove it; ddprun makes it anew");
+    refuse_file(path, fmt::format("it belongs to user {}, but this is user {}", found.st_uid, ::geteuid()),
+                "remove it; ddprun makes it anew");
   if ((found.st_mode & 077U) != 0)
-    refuse(path, fmt::format("others may use it: its mode is {:04o}", found.st_mode & 07777U),
-           "they may know the key: remove it, and ddprun makes it anew");
+    refuse_file(path, fmt::format("others may use it: its mode is {:04o}", found.st_mode & 07777U),
+                "they may know the key: remove it, and ddprun makes it anew");
   std::array<char, kDigits + 2> text{};
   const ssize_t size = ::read(file.get(), text.data(), text.size());
   if (size < 0) throw base::system_error(fmt::format("reading the key file '{}'", path), errno);
@@ -190,11 +193,12 @@ std::optional<control::Secret> read_existing(const std::string& path) {
     return control::Secret::from_hex(std::string{digits});
   } catch (const Error& error) {
     if (error.code() != ErrorCode::invalid_argument) throw;
-    refuse(path, fmt::format("it does not hold {} hexadecimal digits", kDigits), "remove it; ddprun makes it anew");
+    refuse_file(path, fmt::format("it does not hold {} hexadecimal digits", kDigits),
+                "remove it; ddprun makes it anew");
   }
 }
 
-void write_all(int fd, std::string_view text, const std::string& attempted) {
+void write_key(int fd, std::string_view text, const std::string& attempted) {
   while (!text.empty()) {
     const ssize_t size = ::write(fd, text.data(), text.size());
     if (size < 0 && errno == EINTR) continue;
@@ -218,7 +222,7 @@ void make(const std::string& path) {
     const std::string& name;
     ~Removal() { ::unlink(name.c_str()); }
   } const removal{other_name};
-  write_all(file.get(), control::Secret::random().to_hex() + "\n", attempted);
+  write_key(file.get(), control::Secret::random().to_hex() + "\n", attempted);
   if (::fsync(file.get()) != 0) throw base::system_error(attempted, errno);
   if (::link(other_name.c_str(), path.c_str()) != 0 && errno != EEXIST) throw base::system_error(attempted, errno);
 }
@@ -228,7 +232,7 @@ void make(const std::string& path) {
 std::string key_file_path(const base::Environment& environment) {
   const auto config = environment.raw("XDG_CONFIG_HOME");
   if (config && config->starts_with('/')) return *config + "/libddp/rendezvous.key";
-  const std::string home = home_folder(environment);
+  const std::string home = users_home(environment);
   if (!home.empty()) return home + "/.config/libddp/rendezvous.key";
   throw Error{{.code = ErrorCode::unavailable,
                .attempted = "looking for the user's key file",
@@ -241,7 +245,7 @@ control::Secret read_key_file(const std::string& path) {
     make(path);
   }
   if (auto secret = read_existing(path)) return *std::move(secret);
-  refuse(path, "it is removed again and again", {});
+  refuse_file(path, "it is removed again and again", {});
 }
 
 }  // namespace ddp::launcher

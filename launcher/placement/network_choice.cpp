@@ -23,6 +23,33 @@ std::vector<NetworkInterface> own_interfaces() {
 
 }  // namespace
 
+std::vector<control::Interface> interfaces_of(const std::vector<topology::InterfaceCandidate>& candidates) {
+  std::vector<control::Interface> interfaces;
+  for (const topology::InterfaceCandidate& candidate : candidates) {
+    interfaces.push_back({.name = candidate.interface,
+                          .address = candidate.at.address.address,
+                          .prefix_length = candidate.at.address.prefix_length,
+                          .ipv6 = candidate.at.address.ipv6,
+                          .fabric = candidate.at.fabric,
+                          .routes_to_peers = candidate.at.routes_to_peers,
+                          .rate_mbps = candidate.at.rate_mbps});
+  }
+  return interfaces;
+}
+
+NodeNetwork network_of(const std::vector<control::Interface>& interfaces) {
+  NodeNetwork network{.reason = "it is the only one that reaches other hosts"};
+  for (const control::Interface& each : interfaces) {
+    network.candidates.push_back(
+        {.interface = each.name,
+         .at = {.address = {.address = each.address, .prefix_length = each.prefix_length, .ipv6 = each.ipv6},
+                .fabric = each.fabric,
+                .routes_to_peers = each.routes_to_peers,
+                .rate_mbps = static_cast<std::uint32_t>(each.rate_mbps)}});
+  }
+  return network;
+}
+
 NodeNetwork read_node_network(const base::Environment& environment, const std::vector<std::string>& peer_hosts) {
   topology::CandidateSearch search =
       topology::find_candidates(environment, topology::read_usable_interfaces(), topology::read_rdma_devices("/sys"),

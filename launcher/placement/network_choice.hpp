@@ -6,15 +6,20 @@
 #include <vector>
 
 #include "base/env_table.hpp"
+#include "control/messages.hpp"
 #include "topology/network/interface_candidates.hpp"
 
 namespace ddp::launcher {
 
 /// The candidate interfaces of a node, best first; plain values, sent to the coordinator.
 struct NodeNetwork {
-  std::vector<topology::InterfaceCandidate> candidates;  ///< never empty
-  std::string reason;                                    ///< one sentence about the first one
+  std::vector<topology::InterfaceCandidate> candidates{};  ///< never empty
+  std::string reason{};                                    ///< one sentence about the first one
 };
+
+/// As they are sent, and back.
+std::vector<control::Interface> interfaces_of(const std::vector<topology::InterfaceCandidate>& candidates);
+NodeNetwork network_of(const std::vector<control::Interface>& interfaces);
 
 /// Of this node. @param peer_hosts names or addresses of the other nodes. Throws Error as topology::find_candidates.
 NodeNetwork read_node_network(const base::Environment& environment, const std::vector<std::string>& peer_hosts);

@@ -28,11 +28,13 @@ void EventLog::restart(const JobOutcome& outcome, int attempt, int restart) {
   write("restart", fields_text(json));
 }
 
-void EventLog::job_ended(const JobOutcome& outcome, int attempt, int restarts_used, std::chrono::milliseconds total) {
+void EventLog::job_ended(const JobOutcome& outcome, int attempt, int restarts_used, std::chrono::milliseconds total,
+                         bool known) {
+  const bool claimed = known || !outcome.success();
   Json json = {{"attempt", attempt},
                {"restarts_used", restarts_used},
-               {"success", outcome.success()},
-               {"exit_status", outcome.exit_status()},
+               {"success", claimed ? Json(outcome.success()) : Json(nullptr)},
+               {"exit_status", claimed ? Json(outcome.exit_status()) : Json(nullptr)},
                {"root_cause", root_cause_json(outcome)},
                {"seconds_total", seconds(total)}};
   json.update(outcome_json(outcome));

@@ -61,10 +61,11 @@ void add_node(ReportLines& lines, int number, const NodeFailure& node) {
 }
 
 /// "2 other ranks were ended by ddprun, 1 of them by SIGKILL."; empty if there are none.
-std::string closing_line(const JobOutcome& outcome) {
+std::string closing_line(const JobOutcome& outcome, const std::string& ended_by) {
   const int ended = outcome.ended_on_request + outcome.killed;
   if (ended == 0) return {};
-  std::string line = fmt::format("{} {} ended by ddprun", plural(ended, "other rank"), ended == 1 ? "was" : "were");
+  std::string line =
+      fmt::format("{} {} ended by {}", plural(ended, "other rank"), ended == 1 ? "was" : "were", ended_by);
   if (outcome.killed > 0) line += fmt::format(", {} of them by SIGKILL", outcome.killed);
   return line + ".";
 }
@@ -90,26 +91,27 @@ std::string unkillable_lines(const JobOutcome& outcome) {
   return text;
 }
 
-std::string silent_lines(const JobOutcome& outcome) {
+std::string silent_lines(const JobOutcome& outcome, const std::string& launcher) {
   std::string text;
   const std::size_t shown = std::min(outcome.silent.size(), kMostUnkillable);
   for (std::size_t i = 0; i < shown; ++i) {
-    text +=
-        fmt::format("ddprun: {} did not answer; processes of the job may still be running there\n", outcome.silent[i]);
+    text += fmt::format("{}: {} did not answer; processes of the job may still be running there\n", launcher,
+                        outcome.silent[i]);
   }
-  if (shown < outcome.silent.size()) text += fmt::format("ddprun: ... and {} more\n", outcome.silent.size() - shown);
+  if (shown < outcome.silent.size())
+    text += fmt::format("{}: ... and {} more\n", launcher, outcome.silent.size() - shown);
   return text;
 }
 
 /// They were shown when they happened, perhaps long before.
-std::string refusal_lines(const JobOutcome& outcome) {
+std::string refusal_lines(const JobOutcome& outcome, const std::string& launcher) {
   std::string text;
-  for (const std::string& line : outcome.store_refusals) text += fmt::format("ddprun: {}\n", line);
+  for (const std::string& line : outcome.store_refusals) text += fmt::format("{}: {}\n", launcher, line);
   return text;
 }
 
-std::string hang_lines(const JobOutcome& outcome) {
-  return outcome.hang ? fmt::format("ddprun: {}: {}", outcome.hang->when, outcome.hang->text) : std::string{};
+std::string hang_lines(const JobOutcome& outcome, const std::string& launcher) {
+  return outcome.hang ? fmt::format("{}: {}: {}", launcher, outcome.hang->when, outcome.hang->text) : std::string{};
 }
 
 /// For a job that did not fail by itself.
@@ -242,12 +244,13 @@ std::string summary(const JobOutcome& outcome) {
 std::string format_failure_report(const JobOutcome& outcome, const ReportContext& context) {
   if (outcome.success()) return {};
   if (outcome.failures.empty() && outcome.nodes.empty())
-    return hang_lines(outcome) + stack_lines(outcome.stacks) + ended_line(outcome) + unkillable_lines(outcome) +
-           silent_lines(outcome) + refusal_lines(outcome);
+    return hang_lines(outcome, context.launcher) + stack_lines(outcome.stacks) + ended_line(outcome) +
+           unkillable_lines(outcome) + silent_lines(outcome, context.launcher) +
+           refusal_lines(outcome, context.launcher);
 
   if (const NodeFailure* failure = only_message(outcome, context))
-    return fmt::format("ddprun: {}\n", failure->message) + unkillable_lines(outcome) + silent_lines(outcome) +
-           refusal_lines(outcome);
+    return fmt::format("ddprun: {}\n", failure->message) + unkillable_lines(outcome) +
+           silent_lines(outcome, context.launcher) + refusal_lines(outcome, context.launcher);
 
   ReportLines lines;
   lines.border('=');
@@ -255,14 +258,14 @@ std::string format_failure_report(const JobOutcome& outcome, const ReportContext
   if (const std::string job = job_line(context); !job.empty()) lines.add("{}", job);
   lines.border('-');
   add_failures(lines, outcome);
-  const std::string closing = closing_line(outcome);
+  const std::string closing = closing_line(outcome, context.ended_by);
   const std::string end = end_line(outcome);
   if (!closing.empty() || !end.empty()) lines.border('-');
   if (!end.empty()) lines.add("{}", end);
   if (!closing.empty()) lines.add("{}", closing);
   lines.border('=');
-  return lines.text() + hang_lines(outcome) + stack_lines(outcome.stacks) + unkillable_lines(outcome) +
-         silent_lines(outcome) + refusal_lines(outcome);
+  return lines.text() + hang_lines(outcome, context.launcher) + stack_lines(outcome.stacks) +
+         unkillable_lines(outcome) + silent_lines(outcome, context.launcher) + refusal_lines(outcome, context.launcher);
 }
 
 std::string highlighted(std::string report) {

@@ -15,6 +15,8 @@ struct ReportContext {
   int max_restarts = 0;
   int num_nodes = 1;
   int world_size = 0;
+  std::string launcher = "ddprun";  ///< who says so
+  std::string ended_by = "ddprun";  ///< who has ended the other ranks
 };
 
 /// In torchrun's layout, but with the root cause before the other failures: visible without scrolling, and kept by a

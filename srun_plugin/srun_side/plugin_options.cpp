@@ -10,10 +10,16 @@
 #include <utility>
 #include <vector>
 
+#include <fmt/format.h>
+
+#include <ddp/bytes.hpp>
+#include <ddp/error.hpp>
+
 #include "base/backend_file.hpp"
 #include "base/closest_word.hpp"
 #include "base/errors.hpp"
 #include "base/files.hpp"
+#include "base/message.hpp"
 #include "base/unique_fd.hpp"
 
 namespace ddp::srun_plugin {
@@ -219,6 +225,65 @@ std::optional<bool> own_switch(Lookup lookup) {
 
 bool enabled_by_environment(Lookup lookup) {
   return lookup(kInheritedVariable).has_value() || lookup(kUserVariable).has_value();
+}
+
+// ---- from srun to its tasks ----------------
+
+namespace {
+
+constexpr std::string_view kTicketVersion = "6";
+constexpr std::size_t kSecretDigits = 64;
+constexpr std::string_view kDigits = "0123456789abcdef";
+
+[[noreturn]] void refuse_ticket(std::string cause) {
+  throw Error{{.code = ErrorCode::protocol,
+               .attempted = fmt::format("reading {}", kTicketVariable),
+               .cause = std::move(cause),
+               .hint = "do the host of srun and this node have the same version of libddp's plugin?"}};
+}
+
+}  // namespace
+
+std::string encode(const StepTicket& ticket) {
+  std::string text = fmt::format("{};", kTicketVersion);
+  for (const std::byte byte : base::encode(ticket)) {
+    text += kDigits[std::to_integer<std::size_t>(byte >> 4)];
+    text += kDigits[std::to_integer<std::size_t>(byte & std::byte{15})];
+  }
+  return text;
+}
+
+StepTicket parse_ticket(std::string_view text) {
+  const auto end = text.find(';');
+  if (text.substr(0, end) != kTicketVersion || end == std::string_view::npos)
+    refuse_ticket(
+        fmt::format("its version is '{}', not {}", text.substr(0, std::min<std::size_t>(end, 16)), kTicketVersion));
+  text.remove_prefix(end + 1);
+  if (text.size() % 2 != 0) refuse_ticket("it is cut");
+  Bytes bytes;
+  for (; !text.empty(); text.remove_prefix(2)) {
+    const auto high = kDigits.find(text[0]), low = kDigits.find(text[1]);
+    if (high == std::string_view::npos || low == std::string_view::npos) refuse_ticket("it has other letters");
+    bytes.push_back(static_cast<std::byte>(high << 4U | low));
+  }
+  try {
+    auto ticket = base::decode<StepTicket>(bytes);
+    ticket.options.enabled = true;
+    set_word(ticket.options, Option::backend, {}, std::string{ticket.options.backend});
+    const bool hexadecimal = ticket.secret.find_first_not_of(kDigits) == std::string::npos;
+    if (!hexadecimal || ticket.secret.size() != (ticket.port != 0 ? kSecretDigits : 0))
+      refuse_ticket("its secret is none");
+    return ticket;
+  } catch (const Error& error) {
+    refuse_ticket(error.cause());
+  }
+}
+
+std::string encode(const BeforeProgram& before) { return fmt::format("{:d}:{}", before.doctor, before.dump); }
+
+BeforeProgram parse_before(std::string_view text) {
+  if (!text.starts_with("0:") && !text.starts_with("1:")) return {};
+  return {.doctor = text.front() == '1', .dump = std::string(text.substr(2))};
 }
 
 }  // namespace ddp::srun_plugin

@@ -8,6 +8,9 @@
 #include <string>
 #include <string_view>
 
+#include <ddp/version.hpp>
+
+#include "base/message_fields.hpp"
 #include "topology/placement/option_words.hpp"
 
 namespace ddp::srun_plugin {
@@ -94,5 +97,67 @@ std::optional<bool> own_switch(Lookup lookup);
 
 /// Whether an option of the sbatch or salloc around srun, or of the user in Slurm's own form, requests --ddp.
 bool enabled_by_environment(Lookup lookup);
+
+// ---- from srun to its tasks ----------------
+
+constexpr auto description(const PluginOptions*) {
+  using O = PluginOptions;
+  base::Heading heading{"options of srun --ddp"};
+  heading.unsent = 5;  // enabled, and those for srun itself
+  return base::describe(heading, base::field<&O::bind>(base::kUpTo<BindPolicy::none>),
+                        base::field<&O::gpus>(base::kUpTo<topology::GpuVisibility::none>),
+                        base::field<&O::backend>(base::kPlainName), base::field<&O::verbose>(),
+                        base::field<&O::metrics_port>(), base::field<&O::metrics_address>(base::kPlainName),
+                        base::field<&O::hang_report_after_s>());
+}
+
+/// In one variable, which the tasks' programs do not see. `srun --export=NONE` passes those that begin with SLURM_.
+inline constexpr const char* kTicketVariable = "SLURM_DDP_STEP";
+
+struct StepTicket {
+  PluginOptions options{};
+  std::uint16_t port = 0;  ///< of ddp-step beside srun; 0: there is none
+  std::string secret{};    ///< of the step: 64 hexadecimal digits
+  /// For how long nodes wait to hear of each other's networks.
+  std::uint16_t patience_seconds = 10;
+  bool pmi_available = true;                 ///< this Slurm has PMIx or PMI-2
+  std::uint32_t progress_seconds = 0;        ///< how often nodes tell of steps; 0: never
+  std::string version = DDP_VERSION_STRING;  ///< of libddp on srun's host
+
+  friend bool operator==(const StepTicket&, const StepTicket&) = default;
+};
+constexpr auto description(const StepTicket*) {
+  using T = StepTicket;
+  return base::describe({"ticket of a step"}, base::field<&T::options>(), base::field<&T::port>(),
+                        base::field<&T::secret>(base::kPlainName), base::field<&T::patience_seconds>(),
+                        base::field<&T::pmi_available>(), base::field<&T::progress_seconds>(),
+                        base::field<&T::version>(base::kPlainName));
+}
+
+/// Whether the user has asked for what nodes see of their tasks.
+inline bool reports_wanted(const StepTicket& ticket) {
+  return ticket.options.metrics_port || ticket.progress_seconds > 0;
+}
+
+/// One word, without spaces.
+std::string encode(const StepTicket& ticket);
+/// Throws Error(protocol) for what encode() of this version did not write.
+StepTicket parse_ticket(std::string_view text);
+
+/// What happens in each task before its program starts, where srun was asked for it: the environments of all tasks are
+/// dumped, and the nodes examined.
+struct BeforeProgram {
+  bool doctor = false;
+  std::string dump = {};  ///< file, or "stderr"; empty: none
+
+  bool wanted() const { return doctor || !dump.empty(); }
+  friend bool operator==(const BeforeProgram&, const BeforeProgram&) = default;
+};
+
+/// Likewise. Not part of the ticket, for a file's name may be long.
+inline constexpr const char* kBeforeVariable = "SLURM_DDP_BEFORE";
+std::string encode(const BeforeProgram& before);
+/// Nothing is wanted where encode() has not written it.
+BeforeProgram parse_before(std::string_view text);
 
 }  // namespace ddp::srun_plugin

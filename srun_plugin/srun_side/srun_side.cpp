@@ -1,6 +1,7 @@
 #include "srun_side/srun_side.hpp"
 
 #include <dlfcn.h>
+#include <sys/types.h>
 #include <unistd.h>
 
 #include <charconv>
@@ -18,11 +19,12 @@
 #include "base/byte_stream.hpp"
 #include "base/log.hpp"
 #include "base/slurm_step.hpp"
-#include "srun_side/before_program.hpp"
-#include "srun_side/command_line.hpp"
-#include "srun_side/slurm_spank.hpp"
-#include "srun_side/step_ticket.hpp"
+#include "srun_side/plugin_options.hpp"
 #include "store_server/store_key.hpp"
+
+extern "C" {
+#include <slurm/slurm.h>
+}
 
 // Of libslurmfull, which srun has loaded. Absent where something else loads the plugin.
 extern "C" __attribute__((weak)) slurm_conf_t slurm_conf;
@@ -37,7 +39,7 @@ constexpr std::chrono::seconds kStoreEndLimit{2};
 constexpr std::uint16_t kNodesPatience = 8;
 constexpr std::uint16_t kPrologPatience = 60;
 
-// First line of ddp-step store; 1 is the version of this protocol.
+// First line of ddp-step coordinator; 1 is the version of this protocol.
 constexpr std::string_view kReady = "ddp-step 1 port ";
 
 bool has_plugin(std::string_view folders, std::string_view name) {
@@ -68,7 +70,7 @@ std::uint16_t parse_ready(const std::string& path, std::string_view line) {
   constexpr std::string_view kError = "error ";
   if (line.starts_with(kError)) {
     throw Error{{.code = ErrorCode::unavailable,
-                 .attempted = "serving the store beside srun",
+                 .attempted = "coordinating the step beside srun",
                  .cause = std::string(line.substr(kError.size()))}};
   }
   throw Error{{.code = ErrorCode::protocol,
@@ -198,14 +200,14 @@ void SrunSide::before_launch(const PluginOptions& options, const SlurmFacts& fac
 void SrunSide::start_store(const PluginOptions& options, const SlurmFacts& facts, const StepName& name) {
   if (std::exchange(started_, true)) return;
   StepTicket ticket{.options = options,
-                    .port = 0,
                     .patience_seconds = facts.prolog_at_launch ? kPrologPatience : kNodesPatience,
                     .pmi_available = pmi_available_,
                     .progress_seconds = options.event_log.empty() ? 0 : options.event_log_interval_s};
   try {
     const std::string secret = store_server::StoreKey::make().text();
     const std::string path = find_ddp_step(ddp_step_);
-    std::vector<std::string> arguments{"store"};
+    std::vector<std::string> arguments{"coordinator", fmt::format("--patience={}", ticket.patience_seconds),
+                                       "--program=" + arguments_.program, "--job=" + name.job, "--step=" + name.step};
     if (facts.port_range) {
       arguments.push_back(fmt::format("--port-range={}-{}", facts.port_range->first, facts.port_range->second));
     }
@@ -216,9 +218,6 @@ void SrunSide::start_store(const PluginOptions& options, const SlurmFacts& facts
     if (!options.event_log.empty()) {
       arguments.push_back("--event-log=" + options.event_log);
       arguments.push_back(fmt::format("--event-log-interval={}", options.event_log_interval_s));
-      arguments.push_back("--program=" + arguments_.program);
-      arguments.push_back("--job=" + name.job);
-      arguments.push_back("--step=" + name.step);
     }
     const Deadline deadline = Deadline::after(kStoreStartLimit);
     DdpStepClient store(path, arguments, {});

@@ -18,6 +18,7 @@ namespace {
 
 constexpr off_t kMostBytes = off_t{256} << 10U;
 constexpr std::size_t kLongestException = 300;
+constexpr int kLastLines = 30;  // as ddprun
 
 /// The rest of the line behind srun's label and torch's, if they are @p rank's or of nobody; @p named: one of them is.
 bool take_labels(std::string_view& line, std::uint32_t rank, bool& named) {
@@ -56,20 +57,55 @@ std::string only_exception(std::string_view text) {
   return std::string(only.substr(0, kLongestException));
 }
 
-}  // namespace
-
-std::string exception_of(std::string_view text, std::uint32_t rank) {
+/// What of @p text is the rank's, and what nobody's: without their labels.
+struct RankText {
   std::string own;
   std::string nobodys;
+};
+
+RankText text_of(std::string_view text, std::uint32_t rank) {
+  RankText parts;
   while (!text.empty()) {
     const auto end = text.find('\n');
     std::string_view line = text.substr(0, end);
     text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
     bool named = false;
-    if (take_labels(line, rank, named)) (named ? own : nobodys).append(line).push_back('\n');
+    if (take_labels(line, rank, named)) (named ? parts.own : parts.nobodys).append(line).push_back('\n');
   }
-  const std::string_view certain = base::exception_line(own);
-  return certain.empty() ? only_exception(nobodys) : std::string(certain.substr(0, kLongestException));
+  return parts;
+}
+
+std::string_view last_lines(std::string_view text, int count) {
+  std::size_t begin = text.size();
+  for (; begin > 0; --begin) {
+    if (text[begin - 1] == '\n' && begin < text.size() && --count == 0) break;
+  }
+  return text.substr(begin);
+}
+
+std::string printable(std::string text) {
+  std::replace_if(
+      text.begin(), text.end(),
+      [](unsigned char letter) { return (letter < ' ' && letter != '\n' && letter != '\t') || letter == 0x7f; }, '?');
+  return text;
+}
+
+}  // namespace
+
+std::string exception_of(std::string_view text, std::uint32_t rank) {
+  const RankText parts = text_of(text, rank);
+  const std::string_view certain = base::exception_line(parts.own);
+  return certain.empty() ? only_exception(parts.nobodys) : std::string(certain.substr(0, kLongestException));
+}
+
+std::string last_words_of(std::string_view text, std::uint32_t rank) {
+  const RankText parts = text_of(text, rank);
+  if (!parts.own.empty()) return std::string(last_lines(parts.own, kLastLines));
+  if (only_exception(parts.nobodys).empty()) return {};
+  const std::size_t begin = parts.nobodys.rfind("Traceback (most recent call last)");
+  const std::string_view last = base::exception_line(parts.nobodys);
+  const std::size_t end = static_cast<std::size_t>(last.data() - parts.nobodys.data()) + last.size();
+  return begin == std::string::npos || begin > end ? std::string(last) : parts.nobodys.substr(begin, end - begin);
 }
 
 LastWords::LastWords(int fd) : fd_(fd) {
@@ -77,7 +113,7 @@ LastWords::LastWords(int fd) : fd_(fd) {
   if (::fstat(fd_, &facts) == 0 && S_ISREG(facts.st_mode)) begin_ = facts.st_size;
 }
 
-std::string LastWords::exception(std::uint32_t rank) const {
+std::string LastWords::text() const {
   // The descriptor itself may be for writing only.
   const base::UniqueFd file{::open(fmt::format("/proc/self/fd/{}", fd_).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
   struct stat facts {};
@@ -92,10 +128,11 @@ std::string LastWords::exception(std::uint32_t rank) const {
     size += static_cast<std::size_t>(count);
   }
   text.resize(size);
-  std::string exception = exception_of(text, rank);
-  std::replace_if(
-      exception.begin(), exception.end(), [](unsigned char letter) { return letter < ' ' || letter == 0x7f; }, '?');
-  return exception;
+  return text;
 }
+
+std::string LastWords::exception(std::uint32_t rank) const { return printable(exception_of(text(), rank)); }
+
+std::string LastWords::traceback(std::uint32_t rank) const { return printable(last_words_of(text(), rank)); }
 
 }  // namespace ddp::srun_plugin

@@ -14,14 +14,21 @@ namespace ddp::srun_plugin {
 /// --label), or if all tracebacks that name none end with this same line. Empty: there is none, or it is not certain.
 std::string exception_of(std::string_view text, std::uint32_t rank);
 
+/// The rank's own last lines, if there are such; else the traceback of that exception, where it is certain.
+std::string last_words_of(std::string_view text, std::uint32_t rank);
+
 class LastWords {
  public:
   /// What @p fd has so far is not looked at.
   explicit LastWords(int fd);
   /// exception_of() the last 256 KiB; empty where @p fd is no regular file that this user may read.
   std::string exception(std::uint32_t rank) const;
+  /// last_words_of() the same, likewise.
+  std::string traceback(std::uint32_t rank) const;
 
  private:
+  std::string text() const;
+
   int fd_;
   off_t begin_ = 0;
 };

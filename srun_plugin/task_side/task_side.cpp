@@ -23,9 +23,7 @@
 #include "base/log.hpp"
 #include "base/slurm_step.hpp"
 #include "base/torchrun_environment.hpp"
-#include "task_side/node_plan.hpp"
 #include "task_side/node_questions.hpp"
-#include "task_side/task_facts.hpp"
 #include "topology/placement/affinity_mask.hpp"
 #include "topology/placement/rank_resources.hpp"
 
@@ -84,43 +82,6 @@ std::string program_name(spank_t spank) {
 
 bool of_user_step(spank_t spank) { return base::is_user_step(step_fact(spank, S_JOB_STEPID, "S_JOB_STEPID")); }
 
-/// The first task's findings for all tasks of its node.
-struct NodeAnswer {
-  /// There is a store. If this node cannot reach it, MASTER_ADDR says so to programs that need it.
-  bool store = false;
-  bool step_ends = false;
-  bool refused = false;  ///< programs must not start
-  RanksStorePlace place{};
-  Bytes plan;  ///< NodePlan as ddp-step encoded it; empty: no task is placed
-
-  Bytes bytes() const {
-    return std::move(base::ByteWriter{}
-                         .integer(static_cast<std::uint8_t>(store))
-                         .integer(static_cast<std::uint8_t>(step_ends))
-                         .integer(static_cast<std::uint8_t>(refused))
-                         .text(place.address)
-                         .integer(place.port)
-                         .blob(plan))
-        .bytes();
-  }
-  static NodeAnswer from(std::span<const std::byte> bytes) {
-    base::ByteReader reader(bytes, "answer of the node's first task");
-    NodeAnswer answer;
-    answer.store = reader.integer<std::uint8_t>() != 0;
-    answer.step_ends = reader.integer<std::uint8_t>() != 0;
-    answer.refused = reader.integer<std::uint8_t>() != 0;
-    answer.place.address = reader.text();
-    answer.place.port = reader.integer<std::uint16_t>();
-    const auto plan = reader.blob();
-    answer.plan.assign(plan.begin(), plan.end());
-    return answer;
-  }
-  void take(PlanAnswer&& made) {
-    plan = std::move(made.plan);
-    step_ends = made.step_ends;
-  }
-};
-
 /// Slurm signals programs, not tasks that are still being prepared: these would start and run on until KillWait is
 /// over.
 [[noreturn]] void end_task() {
@@ -131,16 +92,6 @@ struct NodeAnswer {
   ::pthread_sigmask(SIG_UNBLOCK, &termination, nullptr);
   ::raise(SIGTERM);
   ::_exit(128 + SIGTERM);
-}
-
-NodePlan read_plan(std::span<const std::byte> encoded, const TaskFacts& facts) {
-  if (encoded.empty()) return {};
-  try {
-    return decode_plan(encoded);
-  } catch (const std::exception& error) {
-    warn_not_placed(facts, error);
-    return {};
-  }
 }
 
 /// Sets variables of the task, and records which.
@@ -175,9 +126,9 @@ void set_identity(TaskVariables& variables, const TaskFacts& facts, const StepTi
                                          .role_rank = facts.rank,
                                          .role_world_size = facts.world_size,
                                          // without a store the user's MASTER_ADDR stays, for rank 0 to serve
-                                         .master_address = answer.store ? answer.place.address : std::string(),
-                                         .master_port = answer.place.port,
-                                         .agent_serves_store = answer.store,
+                                         .master_address = answer.meeting.store_address,
+                                         .master_port = answer.meeting.store_port,
+                                         .agent_serves_store = answer.meeting.store_port != 0,
                                          .run_id = facts.step,
                                          .slurm_job = environment.raw("SLURM_JOB_ID").value_or("")};
   for (const base::TorchrunVariable& variable : worker.variables()) {
@@ -188,9 +139,10 @@ void set_identity(TaskVariables& variables, const TaskFacts& facts, const StepTi
 
 void apply_plan(TaskVariables& variables, const TaskFacts& facts, const TaskPlan& plan, bool wants_binding) {
   bool bound = !wants_binding;
-  if (plan.binding) {
+  if (!plan.cpus.empty()) {
     try {
-      for (const std::string& remark : plan.binding->apply()) warn(facts, remark);
+      const Binding binding{.cpus = CpuSet::parse(plan.cpus), .preferred_memory = plan.preferred_memory};
+      for (const std::string& remark : binding.apply()) warn(facts, remark);
       bound = true;
     } catch (const Error& error) {
       warn(facts, error.what());
@@ -261,6 +213,38 @@ void TaskSide::prepare_task(spank_t spank) {
   }
 }
 
+NodeAnswer TaskSide::node_answer(spank_t spank, const StepTicket& ticket, const TaskFacts& facts,
+                                 const base::Environment& environment) {
+  std::uint32_t task = 0;
+  const bool knows_task = spank_get_item(spank, S_TASK_GLOBAL_ID, &task) == ESPANK_SUCCESS;
+  const NodeAsker asker{.helper = ddp_step_,
+                        .command = program_name(spank),
+                        .first_rank = knows_task ? facts.rank - static_cast<int>(task) : 0,
+                        .ends = board_ != nullptr && ends_ != nullptr ? ends_->witness_end() : -1};
+  const auto own_resources = [&] { return encode(topology::resources_of_process(environment)); };
+  if (board_ == nullptr) {
+    // Unless it is alone, each task asks for the network only.
+    const bool alone = facts.local_world_size == 1;
+    return ask_node(asker, ticket, facts, environment,
+                    [&] { return alone ? std::vector<Bytes>{own_resources()} : std::vector<Bytes>{}; });
+  }
+  board_->offer(static_cast<std::uint32_t>(facts.local_rank), own_resources());
+  if (facts.local_rank == 0) {
+    NodeAnswer answer = ask_node(asker, ticket, facts, environment, [&] {
+      if (auto offers = board_->offers(Deadline::after(kOffersLimit))) return *std::move(offers);
+      warn(facts, "tasks of this node are not bound to cores: some did not start in time");
+      return std::vector<Bytes>{};
+    });
+    board_->answer(base::encode(answer));
+    return answer;
+  }
+  if (const auto bytes = board_->wait_answer(Deadline::after(kOffersLimit + answer_limit(ticket)));
+      bytes && !bytes->empty())
+    return base::decode<NodeAnswer>(*bytes);
+  warn(facts, "the first task of this node did not answer in time; this one is not bound to cores and knows no store");
+  return {};
+}
+
 void TaskSide::prepare(spank_t spank, const std::string& ticket_text, const BeforeProgram& before) {
   const StepTicket ticket = parse_ticket(ticket_text);
   const base::Environment environment = task_environment(spank);
@@ -274,93 +258,44 @@ void TaskSide::prepare(spank_t spank, const std::string& ticket_text, const Befo
     warn(facts, fmt::format("libddp's plugin here is of version {}, that of srun's host of {}; install one on all",
                             DDP_VERSION_STRING, ticket.version));
   }
-  std::uint32_t task = 0;
-  const bool knows_task = spank_get_item(spank, S_TASK_GLOBAL_ID, &task) == ESPANK_SUCCESS;
-  const int first_rank = knows_task ? facts.rank - static_cast<int>(task) : 0;
-  const std::string command = program_name(spank);
-  std::optional<DdpStepClient> witness;
-  const auto reach = [&](int ends) {
-    return reach_store(ddp_step_, ticket, facts, first_rank, ends, command,
-                       {"TMPDIR=" + environment.raw("TMPDIR").value_or(""),
-                        "SLURM_JOB_USER=" + environment.raw("SLURM_JOB_USER").value_or("")},
-                       witness);
-  };
-  NodeAnswer answer;
-  const auto own_resources = [&] { return encode(topology::resources_of_process(environment)); };
-  auto index = static_cast<std::size_t>(facts.local_rank);
-  if (board_ == nullptr || board_->tasks() != static_cast<std::uint32_t>(facts.local_world_size)) {
+  if (board_ != nullptr && board_->tasks() != static_cast<std::uint32_t>(facts.local_world_size)) board_.reset();
+  if (board_ == nullptr && facts.local_world_size > 1 && facts.local_rank == 0) {
     // Slurm forked the tasks from another process than the one that made the board (job_container of 24.05 and newer).
-    const StoreReach store = reach(-1);
-    answer.store = store != StoreReach::none;
-    const bool alone = facts.local_world_size == 1;
-    if (!alone && facts.local_rank == 0) {
-      warn(facts,
-           "tasks of this node are not bound to cores and get no settings but the network interface's: with "
-           "job_container, Slurm prepares each in a process of its own, where they cannot divide the node");
-    }
-    // Unless it is alone, each task asks for the network only, about which the other nodes want to know.
-    answer.take(make_plan(ddp_step_, ticket, facts, store,
-                          alone ? std::vector<Bytes>{own_resources()} : std::vector<Bytes>{}, environment));
-    answer.place = find_ranks_store(witness, ticket, facts);
-    index = 0;
-  } else {
-    board_->offer(static_cast<std::uint32_t>(facts.local_rank), own_resources());
-    if (facts.local_rank == 0) {
-      const StoreReach store = reach(ends_ != nullptr ? ends_->witness_end() : -1);
-      answer.store = store != StoreReach::none;
-      answer.refused = store == StoreReach::refused;
-      answer.step_ends = store == StoreReach::step_ends;
-      const bool starts =
-          !answer.refused && !answer.step_ends;  // else other nodes' tasks end while they wait for this one
-      auto offers = starts ? board_->offers(Deadline::after(kOffersLimit)) : std::nullopt;
-      if (!starts) {
-        // there is nothing to plan
-      } else if (offers) {
-        answer.take(make_plan(ddp_step_, ticket, facts, store, std::move(*offers), environment));
-      } else {
-        warn(facts, "tasks of this node are not bound to cores: some did not start in time");
-        excuse_node(ticket, facts, store);
-      }
-      if (starts && !answer.step_ends) answer.place = find_ranks_store(witness, ticket, facts);
-      board_->answer(answer.bytes());
-    } else if (const auto bytes = board_->wait_answer(Deadline::after(kOffersLimit + answer_limit(ticket)));
-               bytes && !bytes->empty()) {
-      answer = NodeAnswer::from(*bytes);
-    } else {
-      warn(facts, "the first task of this node did not answer in time; this one is not bound to cores");
-      answer.store = reach(-1) != StoreReach::none;
-      answer.place = find_ranks_store(witness, ticket, facts);
-    }
+    warn(facts,
+         "tasks of this node are not bound to cores and get no settings but the network interface's: with "
+         "job_container, Slurm prepares each in a process of its own, where they cannot divide the node");
   }
-  if (answer.refused) ::_exit(kMustNotStart);
-  if (answer.step_ends) end_task();
-  const NodePlan plan = read_plan(answer.plan, facts);
+  const NodeAnswer answer = node_answer(spank, ticket, facts, environment);
+  if (!answer.meeting.refusal.empty()) ::_exit(kMustNotStart);
+  if (answer.meeting.step_ends) end_task();
   TaskVariables variables(spank);
   set_identity(variables, facts, ticket, answer, environment);
   const bool wants_binding = ticket.options.bind != BindPolicy::none;
   const std::string cpus_before = topology::affinity_of(0).to_string();
+  // A single plan suits each task.
+  const std::size_t index = answer.tasks.size() == 1 ? 0 : static_cast<std::size_t>(facts.local_rank);
   std::string summary = "not placed";
-  if (index < plan.tasks.size()) {
-    apply_plan(variables, facts, plan.tasks[index], wants_binding);
-    summary = plan.tasks[index].summary + (wants_binding ? "" : ", not bound");
+  if (index < answer.tasks.size()) {
+    apply_plan(variables, facts, answer.tasks[index], wants_binding);
+    summary = answer.tasks[index].summary + (wants_binding ? "" : ", not bound");
   }
   variables.record(facts, wants_binding ? cpus_before : std::string());
-  const bool may_start = tried_before(ddp_step_, before, facts, answer.store, [&] {
-    return std::pair{command, task_environment(spank)};
+  const bool has_store = answer.meeting.store_port != 0;
+  const bool may_start = tried_before(ddp_step_, before, facts, has_store, [&] {
+    return std::pair{program_name(spank), task_environment(spank)};
   });
   if (!may_start) ::_exit(kMustNotStart);
-  if (ends_ != nullptr && watched(ticket))
-    ends_->tell(TaskStart{.rank = static_cast<std::uint32_t>(facts.rank), .pid = ::getpid()});
+  if (ends_ != nullptr) ends_->tell(TaskStart{.rank = static_cast<std::uint32_t>(facts.rank), .pid = ::getpid()});
   if (!ticket.options.verbose) return;
-  base::write_stderr_line(
-      fmt::format("ddp: rank {} of {} on {} (local rank {} of {}): {}; store {}; {}", facts.rank, facts.world_size,
-                  facts.node_name, facts.local_rank, facts.local_world_size, summary,
-                  answer.store ? fmt::format("{} port {}", answer.place.address, answer.place.port) : "none",
-                  environment.has("PMIX_NAMESPACE") ? "PMIx"
-                  : environment.has("PMI_FD")       ? "PMI-2"
-                                                    : "no PMI"));
+  base::write_stderr_line(fmt::format(
+      "ddp: rank {} of {} on {} (local rank {} of {}): {}; store {}; {}", facts.rank, facts.world_size, facts.node_name,
+      facts.local_rank, facts.local_world_size, summary,
+      has_store ? fmt::format("{} port {}", answer.meeting.store_address, answer.meeting.store_port) : "none",
+      environment.has("PMIX_NAMESPACE") ? "PMIx"
+      : environment.has("PMI_FD")       ? "PMI-2"
+                                        : "no PMI"));
   if (facts.local_rank != 0) return;
-  for (const std::string& remark : plan.remarks) {
+  for (const std::string& remark : answer.remarks) {
     base::write_stderr_line(fmt::format("ddp: {}: {}", facts.node_name, remark));
   }
 }

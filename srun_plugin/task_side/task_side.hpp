@@ -1,13 +1,21 @@
 // What the plugin does on the nodes, as the user: the environment and binding of each task, between fork and exec.
 #pragma once
 
+#include <sys/types.h>
+
 #include <memory>
 #include <string>
 
-#include "srun_side/before_program.hpp"
-#include "srun_side/slurm_spank.hpp"
-#include "srun_side/step_ticket.hpp"
+#include "srun_side/plugin_options.hpp"
 #include "task_side/node_channels.hpp"
+#include "task_side/node_questions.hpp"
+
+// SPANK for C++: its header has no extern "C" of its own in some releases.
+extern "C" {
+#include <slurm/slurm.h>
+#include <slurm/slurm_errno.h>
+#include <slurm/spank.h>
+}
 
 namespace ddp::srun_plugin {
 
@@ -26,6 +34,9 @@ class TaskSide {
   void task_ended(spank_t spank) noexcept;
 
  private:
+  /// For this task, from the node's first one or by itself.
+  NodeAnswer node_answer(spank_t spank, const StepTicket& ticket, const TaskFacts& facts,
+                         const base::Environment& environment);
   void prepare(spank_t spank, const std::string& ticket_text, const BeforeProgram& before);
 
   std::string ddp_step_;

@@ -35,6 +35,12 @@ failing='[ $RANK != 1 ] || { sleep 0.5; exit 3; }; exec sleep 97654'
   [ "$status" -ne 0 ] && [ "$SECONDS" -lt 20 ] || { echo "after $SECONDS s"; echo "$output"; return 1; }
   expect_all 1 "srun --ddp: rank"
   expect_all 1 "srun --ddp: rank 1 on n0 failed with exit code 3; the step ends"
+  # then ddprun's report
+  expect_all 1 "sh FAILED"
+  expect_all 1 "4 ranks on 2 nodes"
+  expect_all 1 "rank      : 1 (local_rank: 1)"
+  expect_all 1 "exitcode  : 3 (pid: "
+  expect_all 1 "3 other ranks were ended by Slurm."
   eventually 10 not_running -f 'sleep 97654'
   clean
 }
@@ -75,7 +81,7 @@ failing='[ $RANK != 1 ] || { sleep 0.5; exit 3; }; exec sleep 97654'
   run srun --ddp -N4 -n4 sh -c '[ $RANK != 2 ] || exit 0; sleep 1.5; [ $RANK != 0 ] || exit 1; exec sleep 97654'
   [ "$status" -ne 0 ]
   expect_all 1 "rank 0 on n0 failed with exit code 1; the step ends"
-  [[ $output =~ "srun --ddp: rank 2 on n2 ended with exit code 0 "[0-9.]+" s before rank 0" ]] || { echo "$output"; return 1; }
+  [[ $output =~ "Ended early: rank 2 (n2) ended with exit code 0, "[0-9.]+" s before the first failure" ]] || { echo "$output"; return 1; }
   run srun -Q --ddp -N4 -n4 sh -c '[ $RANK != 2 ] || exit 0; sleep 1.5'
   succeeded
   [ -z "$output" ] || { echo "$output"; return 1; }
@@ -110,10 +116,9 @@ failing='[ $RANK != 1 ] || { sleep 0.5; exit 3; }; exec sleep 97654'
 
 @test "a node whose ddp-step is missing, lacks a library or is of another version is named with the reason" {
   printf '#!/bin/sh\necho "error while loading shared libraries: libhwloc.so.15" >&2; exit 127\n' >"$shared/unloadable"
-  printf '#!/bin/bash\n%s "$@" | sed -u "s/known .*/known 9.8.7/"\n' "$DDP_STEP" >"$shared/other"
+  printf '#!/bin/bash\n%s "$@" | LC_ALL=C sed "s/$(%s --version | cut -d" " -f2)/9.8.7/"\n' "$shared/real" "$shared/real" >"$shared/other"
   chmod +x "$shared/unloadable" "$shared/other"
   cp "$DDP_STEP" "$shared/real"
-  sed -i "s|$DDP_STEP|$shared/real|" "$shared/other"
   in_place n1 "$DDP_STEP" /dev/null
   in_place n2 "$DDP_STEP" "$shared/unloadable"
   in_place n3 "$DDP_STEP" "$shared/other"

@@ -37,9 +37,9 @@ events() { python3 -c 'import json, sys; E = [json.loads(line) for line in open(
   "$cluster" on n2 pkill -KILL -x rank_program
   finish
   [ "$status" -ne 0 ]
-  events 'assert K[0] == "job_started" and K[-1] == "job_ended" and set(K[1:-1]) == {"node_joined", "attempt_started", "progress"}, K
+  events 'assert K[0] == "job_started" and K[-1] == "job_ended" and {"node_joined", "attempt_started", "progress", "rank_ended"} <= set(K[1:-1]), K
 a, p, end = E[K.index("attempt_started")], [e for e in E if e["event"] == "progress"][-1], E[-1]
-assert E[0]["schema"] == "srun-events/1" and E[0]["program"].endswith("/rank_program") and E[0]["run_id"] == E[0]["slurm_job_id"] + ".0", E[0]
+assert E[0]["schema"] == "ddprun-events/1" and E[0]["program"].endswith("/rank_program") and E[0]["run_id"] == E[0]["slurm_job_id"] + ".0", E[0]
 assert E[K.index("attempt_started") - 1]["joined"] == 4 and (a["world_size"], a["num_nodes"]) == (4, 4), a
 assert p["ranks"] == 4 and p["steps"]["least"] > 0 and p["step_seconds"]["mean"] >= 0.02 and 0 <= p["straggler"]["rank"] < 4, p
 assert end["success"] is False and end["exit_status"] == 137 and not end["silent_nodes"], end
@@ -66,7 +66,7 @@ assert end["root_cause"] == {"kind": "rank", "rank": 2, "host": "n2"} and end["f
   touch "$shared/gate"
   "$cluster" on n1 pkill -CONT -x sh
   finish
-  events 'assert E[-1]["root_cause"]["rank"] == 1 and E[-1]["exit_status"] == 7 and E[-1]["ended_with_0"] >= 1, E[-1]'
+  events 'assert E[-1]["root_cause"]["rank"] == 1 and E[-1]["exit_status"] == 7 and E[-1]["ended_early"][0]["rank"] == 0, E[-1]'
   clean
 }
 shows() {

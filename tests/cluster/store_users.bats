@@ -95,14 +95,14 @@ expect_only_own() {
   expect_all 2 "it belongs to uid 0, not to the job's user (uid 65534)"
 }
 
-@test "each node has one witness, which ends with the step, however srun ends" {
+@test "each node has one agent, which ends with the step, however srun ends" {
   start srun --ddp -w n0,n1 -N2 --ntasks-per-node=2 sh -c 'echo "UP $RANK"; exec sleep 98763'
   says 4 UP
-  eventually 10 witnesses 2
+  eventually 10 agents 2
   "$cluster" run pkill -KILL -x srun
   eventually 5 not_running -x ddp-step
   finish
   on_ctl sh -c 'squeue -h -t R -o %i | xargs -r scancel'
   eventually 40 not_running -f 'sleep 98763'
 }
-witnesses() { [ "$("$cluster" run pgrep -fc 'ddp-step witness')" -eq "$1" ]; }
+agents() { [ "$("$cluster" run pgrep -fc 'ddp-step agent')" -eq "$1" ]; }

@@ -30,7 +30,7 @@ damage() {
   run -0 check
   [[ $output =~ ^([0-9]+)" hops are as described"$ ]]
   [ "${BASH_REMATCH[1]}" -ge 30 ]
-  [ "$(grep -c '^### Walk' "$root/$page")" -eq 4 ]
+  [ "$(grep -c '^### Walk' "$root/$page")" -eq 5 ]
 }
 
 @test "architecture: a wrong file, function, type or link is found" {

@@ -1,6 +1,8 @@
 // What Slurm's side of a SPANK plugin knows: its settings, the plugin's options, the environment of the job.
 #pragma once
 
+#include <sys/types.h>
+
 #include <algorithm>
 #include <map>
 #include <set>
@@ -8,9 +10,10 @@
 #include <string_view>
 #include <vector>
 
-#include "srun_side/slurm_spank.hpp"
-
 extern "C" {
+#include <slurm/slurm.h>
+#include <slurm/slurm_errno.h>
+#include <slurm/spank.h>
 extern slurm_conf_t slurm_conf;
 /// A step, or one of its tasks, as hooks get it.
 struct spank_handle {

@@ -2,6 +2,7 @@
 #include "ddp_step_fixture.hpp"
 
 #include <fcntl.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 
 #include <charconv>
@@ -10,10 +11,13 @@
 
 #include <gmock/gmock.h>
 
+#include <ddp/version.hpp>
+
 #include "base/byte_stream.hpp"
 #include "base/socket.hpp"
+#include "base/unique_fd.hpp"
 #include "support/checkout.hpp"
-#include "task_side/node_plan.hpp"
+#include "task_side/node_questions.hpp"
 #include "topology/placement/affinity_mask.hpp"
 #include "topology/placement/rank_resources.hpp"
 
@@ -32,7 +36,7 @@ struct Store {
   DdpStepClient program;
   std::uint16_t port = 0;
 
-  explicit Store(const std::vector<std::string>& arguments = {"store"})
+  explicit Store(const std::vector<std::string>& arguments = {"coordinator"})
       : program(start(ddp::test::built_program("ddp-step"), arguments)) {
     program.send(base::to_bytes(kSecretLine), patience());
     const std::string line = program.read_line(patience());
@@ -152,7 +156,7 @@ TEST_F(StepProgramTest, StartsWithoutStandardDescriptors) {
   if (host == 0) {
     for (const int fd : {0, 1, 2}) ::close(fd);
     try {
-      DdpStepClient store = start(ddp::test::built_program("ddp-step"), {"store"});
+      DdpStepClient store = start(ddp::test::built_program("ddp-step"), {"coordinator"});
       store.send(base::to_bytes(kSecretLine), patience());
       const bool ready = store.read_line(patience()).starts_with("ddp-step 1 port ");
       ::_exit(ready && store.finish(patience()) == 0 ? 0 : 1);
@@ -169,7 +173,7 @@ TEST_F(StepProgramTest, StartsWithoutStandardDescriptors) {
 TEST_F(StepProgramTest, PortIsOneOfTheRange) {
   const Store any;  // a port that was free
   const std::uint16_t first = any.port < 65000 ? any.port : any.port - 100;
-  const Store store({"store", "--port-range=" + std::to_string(first) + "-" + std::to_string(first + 50)});
+  const Store store({"coordinator", "--port-range=" + std::to_string(first) + "-" + std::to_string(first + 50)});
   EXPECT_GE(store.port, first);
   EXPECT_LE(store.port, first + 50);
   EXPECT_NE(store.port, any.port);
@@ -178,26 +182,28 @@ TEST_F(StepProgramTest, PortIsOneOfTheRange) {
 TEST_F(StepProgramTest, AUsedUpRangeIsAnError) {
   const Store other;
   const std::string port = std::to_string(other.port);
-  DdpStepClient store = start(ddp::test::built_program("ddp-step"), {"store", "--port-range=" + port + "-" + port});
+  DdpStepClient store =
+      start(ddp::test::built_program("ddp-step"), {"coordinator", "--port-range=" + port + "-" + port});
   store.send(base::to_bytes(kSecretLine), patience());
   EXPECT_THAT(store.read_line(patience()), AllOf(StartsWith("error "), HasSubstr(port)));
   EXPECT_EQ(store.finish(patience()), 1);
 }
 
 TEST_F(StepProgramTest, WithoutASecretThereIsNoStore) {
-  DdpStepClient store = start(ddp::test::built_program("ddp-step"), {"store"});
+  DdpStepClient store = start(ddp::test::built_program("ddp-step"), {"coordinator"});
   store.close_input();
   EXPECT_THAT(error_of([&] { store.read_line(patience()); }, ErrorCode::peer_lost), HasSubstr("exit status 1"));
-  DdpStepClient wrong = start(ddp::test::built_program("ddp-step"), {"store"});
+  DdpStepClient wrong = start(ddp::test::built_program("ddp-step"), {"coordinator"});
   wrong.send(base::to_bytes("no secret\n"), patience());
   EXPECT_THAT(wrong.read_line(patience()), StartsWith("error "));
 }
 
 TEST_F(StepProgramTest, WrongUsageIsOne) {
   using Words = std::vector<std::string>;
-  for (const Words& words : {Words{}, Words{"stores"}, Words{"store", "--port-range=5"},
-                             Words{"store", "--port-range=-"}, Words{"store", "--port-range=1-70000"},
-                             Words{"store", "5-6"}, Words{"plan", "x"}, Words{"store", "--port-range=1-2", "x"}}) {
+  for (const Words& words :
+       {Words{}, Words{"store"}, Words{"coordinator", "--port-range=5"}, Words{"coordinator", "--port-range=-"},
+        Words{"coordinator", "--port-range=1-70000"}, Words{"coordinator", "5-6"}, Words{"agent", "x"},
+        Words{"coordinator", "--port-range=1-2", "x"}}) {
     testing::internal::CaptureStderr();
     DdpStepClient program = start(ddp::test::built_program("ddp-step"), words);
     EXPECT_EQ(base::to_text(program.read_all(patience())), "");
@@ -206,33 +212,95 @@ TEST_F(StepProgramTest, WrongUsageIsOne) {
   }
 }
 
-TEST_F(StepProgramTest, PlanAnswersAboutThisMachine) {
-  DdpStepClient program = start(ddp::test::built_program("ddp-step"), {"plan"});
-  const CpuSet own = topology::affinity_of(0);
-  program.send(encode(PlanQuestion{.bind = BindPolicy::numa,
-                                   .gpus = topology::GpuVisibility::all,
-                                   .backend = "auto",
-                                   .node_list = "n1",
-                                   .node_name = "n1",
-                                   .store_port = 0,
-                                   .resources = {encode(topology::RankResources{.cpus = own})}}),
-               patience());
-  program.close_input();
-  const NodePlan plan = decode_plan(program.read_all(patience()));
-  EXPECT_EQ(program.finish(patience()), 0);
-  ASSERT_EQ(plan.tasks.size(), 1U);
-  EXPECT_TRUE(own.contains(plan.tasks[0].binding.value().cpus));
+Bytes resources_of_this_machine() {
+  return framed(base::encode(NodeResources{{encode(topology::RankResources{.cpus = topology::affinity_of(0)})}}));
 }
 
-TEST_F(StepProgramTest, PlanSaysInOneLineWhatItDoesNotUnderstand) {
+TEST_F(StepProgramTest, AgentAnswersAboutThisMachine) {
+  DdpStepClient program = start(ddp::test::built_program("ddp-step"), {"agent"});
+  NodeQuestion question{.ranks = {0}};
+  question.node_list = question.node_name = "n1";
+  program.send(framed(base::encode(question)), patience());
+  program.send(resources_of_this_machine(), patience());
+  program.close_input();
+  const auto answer = base::decode<NodeAnswer>(program.read_all(patience()));
+  EXPECT_EQ(program.finish(patience()), 0);
+  EXPECT_EQ(answer.version, DDP_VERSION_STRING);
+  EXPECT_EQ(answer.flaw, "");
+  EXPECT_EQ(answer.meeting.store_port, 0);
+  ASSERT_EQ(answer.tasks.size(), 1U);
+  EXPECT_TRUE(topology::affinity_of(0).contains(CpuSet::parse(answer.tasks[0].cpus)));
+}
+
+TEST_F(StepProgramTest, AgentSaysInOneLineWhatItDoesNotUnderstand) {
   testing::internal::CaptureStderr();
-  DdpStepClient program = start(ddp::test::built_program("ddp-step"), {"plan"});
-  program.send(base::to_bytes("nonsense"), patience());
+  DdpStepClient program = start(ddp::test::built_program("ddp-step"), {"agent"});
+  program.send(framed(base::to_bytes("nonsense")), patience());
   program.close_input();
   EXPECT_EQ(base::to_text(program.read_all(patience())), "");
   EXPECT_EQ(program.finish(patience()), 1);
   EXPECT_THAT(testing::internal::GetCapturedStderr(), MatchesRegex("ddp-step: [^\n]+\n"));
 }
+
+/// With the agent that it leaves behind, which has the folder in its environment.
+class AgentTest : public StepProgramTest {
+ protected:
+  NodeAnswer ask(std::vector<std::string> environment = {}) {
+    NodeQuestion question{.step = "7.0", .srun_address = "127.0.0.1", .port = beside_.port, .ranks = {0}};
+    question.node_list = question.node_name = "n1";
+    question.secret = std::string(kSecretLine).substr(0, 64);
+    environment.push_back("DDP_TEST_FOLDER=" + folder_.string());
+    int ends[2];
+    EXPECT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+    channel_.reset(ends[0]);
+    const base::UniqueFd inherited{ends[1]};
+    question.has_channel = true;
+    DdpStepClient program(ddp::test::built_program("ddp-step"), std::vector<std::string>{"agent"}, environment,
+                          inherited.get());
+    program.send(framed(base::encode(question)), patience());
+    program.send(resources_of_this_machine(), patience());
+    program.close_input();
+    auto answer = base::decode<NodeAnswer>(program.read_all(patience()));
+    EXPECT_EQ(program.finish(patience()), 0);
+    return answer;
+  }
+  bool stays() const {
+    for (const auto& entry : fs::directory_iterator("/proc")) {
+      if (read_file(entry.path() / "environ").find(folder_.string()) != std::string::npos &&
+          read_file(entry.path() / "cmdline").find("agent") != std::string::npos)
+        return true;
+    }
+    return false;
+  }
+
+  Store beside_;
+  base::UniqueFd channel_;
+};
+
+TEST_F(AgentTest, FindsTheStoreBesideSrunAndStaysUntilItsTasksHaveEnded) {
+  const NodeAnswer answer = ask();
+  EXPECT_EQ(answer.meeting.flaw, "");
+  EXPECT_EQ(answer.meeting.store_address, "127.0.0.1");
+  EXPECT_TRUE(listens(answer.meeting.store_port));
+  EXPECT_TRUE(stays());
+  channel_.reset();
+  EXPECT_TRUE(eventually([&] { return !stays(); }));
+}
+
+TEST_F(AgentTest, EndsWithSrun) {
+  ask();
+  beside_.program.close_input();
+  EXPECT_TRUE(eventually([&] { return !stays(); }));
+}
+
+#ifndef DDP_SANITIZED  // which must come before the preloaded library
+TEST_F(AgentTest, AFolderThatDoesNotAnswerDoesNotKeepIt) {
+  const std::string dead = folder_.string();
+  ask({"TMPDIR=" + dead, "DEAD_FOLDER=" + dead, "LD_PRELOAD=" DEAD_FOLDER_LIBRARY});
+  channel_.reset();
+  EXPECT_TRUE(eventually([&] { return !stays(); })) << "Slurm would drain the node: kill task failed";
+}
+#endif
 
 }  // namespace
 }  // namespace ddp::srun_plugin::test

@@ -10,7 +10,6 @@
 
 #include <ddp/error.hpp>
 
-#include "srun_side/before_program.hpp"
 #include "support/checkout.hpp"
 
 namespace ddp::srun_plugin {

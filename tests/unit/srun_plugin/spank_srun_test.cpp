@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "spank_host_run.hpp"
-#include "srun_side/step_ticket.hpp"
+#include "srun_side/plugin_options.hpp"
 
 namespace ddp::srun_plugin {
 namespace {
@@ -55,8 +55,7 @@ TEST(SpankSrun, WithDdpTasksGetATicketAndPmix) {
 
 TEST(SpankSrun, StoreServesWhileTheProgramRuns) {
   SpankHostRun run("local");
-  const std::string connects = "port=${SLURM_DDP_STEP#*;}; exec 3<>/dev/tcp/127.0.0.1/${port%%;*}";
-  EXPECT_EQ(run.run({"--ddp", "bash", "-c", connects}).exit_status, 0);
+  EXPECT_EQ(run.run({"--ddp", "sh", "-c", "pgrep -x -P $PPID ddp-step >/dev/null"}).exit_status, 0);
   const StepTicket ticket = parse_ticket(run.variables("environment")[kTicketVariable]);
   SpankHostRun after("local");
   EXPECT_NE(after.run({"bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/" + std::to_string(ticket.port)}).exit_status, 0);

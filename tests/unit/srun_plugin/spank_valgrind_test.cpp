@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "spank_host_run.hpp"
-#include "srun_side/step_ticket.hpp"
+#include "srun_side/plugin_options.hpp"
 
 namespace ddp::srun_plugin {
 namespace {

@@ -10,8 +10,8 @@
 
 #include <gtest/gtest.h>
 
+#include "srun_side/plugin_options.hpp"
 #include "srun_side/srun_side.hpp"
-#include "srun_side/step_ticket.hpp"
 
 namespace ddp::srun_plugin::test {
 

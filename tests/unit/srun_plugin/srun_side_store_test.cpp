@@ -11,7 +11,7 @@
 #include <ddp/error.hpp>
 
 #include "base/socket.hpp"
-#include "store_server/witness.hpp"
+#include "control/handshake.hpp"
 #include "support/checkout.hpp"
 
 namespace ddp::srun_plugin::test {
@@ -64,15 +64,14 @@ TEST_F(SrunSideStoreTest, StoreServesWhileTheStepRuns) {
   EXPECT_EQ(ticket.options, options);
   EXPECT_TRUE(ticket.pmi_available);
   ASSERT_NE(ticket.port, 0);
-  const auto be_witness = [&](const std::string& key) {
-    const store_server::Witness witness{"127.0.0.1", ticket.port, store_server::StoreKey::parse(key),
-                                        Deadline::after(std::chrono::seconds(60))};
+  const auto be_agent = [&](const std::string& secret) {
+    launcher::control::connect({"127.0.0.1"}, ticket.port, launcher::control::Secret::from_hex(secret),
+                               Deadline::after(std::chrono::seconds(60)));
   };
-  be_witness(ticket.secret);
-  store_server::check_served("127.0.0.1", ticket.port, Deadline::after(std::chrono::seconds(60)));
+  be_agent(ticket.secret);
   std::string wrong = ticket.secret;
   wrong[0] = wrong[0] == '0' ? '1' : '0';
-  EXPECT_THROW(be_witness(wrong), Error);
+  EXPECT_THROW(be_agent(wrong), Error);
   side.at_end();
   EXPECT_FALSE(is_listening(ticket.port));
   side.at_end();
@@ -178,7 +177,7 @@ TEST_F(SrunSideStoreTest, AnotherVersionsProgramIsTold) {
 TEST_F(SrunSideStoreTest, WhatTheProgramCannotDoIsTold) {
   EXPECT_EQ(
       ticket_with(script("read secret; echo 'error no port is free'"),
-                  MatchesRegex("srun: ddp: warning: [^\n]*serving the store beside srun: no port is free[^\n]*\n"))
+                  MatchesRegex("srun: ddp: warning: [^\n]*coordinating the step beside srun: no port is free[^\n]*\n"))
           .port,
       0);
   EXPECT_EQ(ticket_with(script("exit 5"), MatchesRegex("srun: ddp: warning: [^\n]*\n")).port, 0);

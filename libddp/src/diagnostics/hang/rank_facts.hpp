@@ -61,7 +61,7 @@ constexpr auto description(const NcclTrouble*) {
 
 /// What the helper of one host found.
 struct HostFacts {
-  std::string host;
+  std::string host{};
   std::vector<RankFacts> ranks{};
   std::vector<std::string> notes{};
   std::vector<NcclTrouble> nccl{};  ///< of the whole job, where NCCL answers

@@ -64,7 +64,7 @@ std::vector<Route> find_routes(const std::vector<std::string>& hosts);
 // The network interface over which a rank is reached.
 
 struct SocketInterface {
-  std::string name;       ///< "eth0"; empty: none was chosen
+  std::string name{};     ///< "eth0"; empty: none was chosen
   std::string address{};  ///< numeric
   std::string reason{};   ///< one sentence
   friend bool operator==(const SocketInterface&, const SocketInterface&) = default;

@@ -22,7 +22,7 @@ struct NodeRequest {
   BindPolicy bind = BindPolicy::numa;
   GpuVisibility gpus = GpuVisibility::all;
   std::vector<RankResources> ranks{};  ///< by local rank; at least one
-  SocketInterface interface = {};      ///< without a name: none is recommended
+  SocketInterface interface {};        ///< without a name: none is recommended
   /// What the ranks inherit; the RankResources::devices of each come on top.
   base::Environment environment{{}};
   std::vector<base::NcclConf> nccl_conf = {};  ///< files that NCCL reads, the strongest first

@@ -8,6 +8,7 @@
 
 #include <ddp/error.hpp>
 
+#include "agent/job_layout.hpp"
 #include "flight/flight_memory.hpp"
 
 namespace ddp::launcher {
@@ -44,8 +45,8 @@ class NodeMetricsTest : public ::testing::Test {
 };
 
 TEST_F(NodeMetricsTest, FollowsRanksThroughAttempts) {
-  NodeMetrics metrics(job_, loop_);
-  metrics.begin(plan(0, 0));
+  NodeMetrics metrics(metrics_of(job_), loop_);
+  metrics.begin(metrics_of(plan(0, 0)));
   EXPECT_THAT(metrics.text(), HasSubstr(R"(ddp_ranks{job="17",node="n1",state="starting"} 3)"));
   metrics.note(control::RanksStarted{.epoch = 0, .pids = std::vector<std::int64_t>(3, ::getpid())});
   metrics.note(ended(1, 0, false));
@@ -64,7 +65,7 @@ TEST_F(NodeMetricsTest, FollowsRanksThroughAttempts) {
         R"(program="train.py",user=)"})
     EXPECT_THAT(text, HasSubstr(line));
   EXPECT_THAT(text, Not(HasSubstr(R"(ddp_rank_cpu_seconds_total{job="17",node="n1",rank="5"})")));
-  metrics.begin(plan(1, 1));
+  metrics.begin(metrics_of(plan(1, 1)));
   const std::string restarted = metrics.text();
   for (const char* line :
        {R"(ddp_attempts_total{job="17",node="n1"} 2)", R"(ddp_restarts_total{job="17",node="n1"} 1)",
@@ -77,8 +78,8 @@ TEST_F(NodeMetricsTest, WithoutAPortNothingListensOrLooks) {
   job_.options.metrics.port.reset();
   const int before = ::dup(0);
   ::close(before);
-  NodeMetrics metrics(job_, loop_);
-  metrics.begin(plan(0, 0));
+  NodeMetrics metrics(metrics_of(job_), loop_);
+  metrics.begin(metrics_of(plan(0, 0)));
   metrics.note(control::RanksStarted{.epoch = 0, .pids = std::vector<std::int64_t>(3, ::getpid())});
   const int after = ::dup(0);
   ::close(after);
@@ -89,8 +90,8 @@ TEST_F(NodeMetricsTest, WithoutAPortNothingListensOrLooks) {
 TEST_F(NodeMetricsTest, ProgressIsThatOfRanksThatTakeSteps) {
   job_.options.metrics.port.reset();
   progress_ms_ = 1;
-  NodeMetrics metrics(job_, loop_);
-  metrics.begin(plan(0, 0));
+  NodeMetrics metrics(metrics_of(job_), loop_);
+  metrics.begin(metrics_of(plan(0, 0)));
   progress_ms_ = 0;
   EXPECT_FALSE(metrics.progress_due()) << "no rank runs";
   flight::FlightMemory::process().add_step({.duration = std::chrono::milliseconds(20)});
@@ -110,7 +111,7 @@ TEST_F(NodeMetricsTest, ProgressIsThatOfRanksThatTakeSteps) {
 TEST_F(NodeMetricsTest, APortThatIsTakenIsAnError) {
   const diagnostics::MetricsEndpoint other("127.0.0.1", 0, [] { return std::string(); });
   job_.options.metrics.port = other.port();
-  EXPECT_THROW(NodeMetrics(job_, loop_), Error);
+  EXPECT_THROW(NodeMetrics(metrics_of(job_), loop_), Error);
 }
 
 }  // namespace

@@ -152,6 +152,21 @@ TEST(MembershipTest, LaterRostersNeedOnlyTheMinimumAndCountUp) {
   EXPECT_FALSE(membership.next(kStart + 600s));
 }
 
+TEST(MembershipTest, MembersKeepTheirIdsThroughRosters) {
+  Membership membership{rules(2, 3), kStart};
+  for (const char* name : {"c", "a", "b"}) membership.join(name[0], hello(name), kStart);
+  const auto ids = [&] {
+    std::vector<int> found;
+    for (const Member& member : membership.next(kStart).value().nodes) found.push_back(member.id);
+    return found;
+  };
+  EXPECT_THAT(ids(), ElementsAre(1, 2, 0)) << "a, b, c";
+  membership.leave('a');
+  EXPECT_THAT(ids(), ElementsAre(2, 0));
+  membership.join('A', hello("a"), kStart);
+  EXPECT_THAT(ids(), ElementsAre(3, 2, 0)) << "who comes back is another member";
+}
+
 TEST(MembershipTest, RefusesMoreThanTheMost) {
   Membership membership{rules(1, 1), kStart};
   membership.join(0, hello("a"), kStart);

@@ -1,18 +1,21 @@
 // Tasks are real processes here, as slurmstepd forks them.
 #include "task_side/node_channels.hpp"
 
+#include <poll.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <functional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "base/byte_stream.hpp"
+#include "base/socket.hpp"
 
 namespace ddp::srun_plugin {
 namespace {
@@ -140,6 +143,31 @@ TEST(NoticeBoard, ItsPagesEndWithIt) {
     EXPECT_EQ(maps(), before + 1);
   }
   EXPECT_EQ(maps(), before);
+}
+
+/// A stop for each end would be paid by steps of many tasks: only what Slurm may cut short is waited for.
+TEST(EndChannelTest, SlurmstepdAwaitsFailuresAndTheLastEnd) {
+  EndChannel channel(3);
+  const pid_t witness = ::fork();
+  if (witness == 0) {
+    const int fd = channel.witness_end();
+    std::vector<std::uint64_t> awaited;
+    for (bool ended = false; !ended && awaited.size() < 3;) {
+      if (!base::wait_for(fd, POLLIN, Deadline::after(std::chrono::seconds(60)))) break;
+      const TaskNews news = take_news(fd, ended);
+      const auto* const end = std::get_if<TaskEnd>(&news);
+      if (end == nullptr) continue;
+      awaited.push_back(end->awaited);
+      if (end->awaited != 0) confirm_end(fd);
+    }
+    ::_exit(awaited == std::vector<std::uint64_t>{0, 1, 1} ? 0 : 1);
+  }
+  channel.tell({.task = 2, .status = 0, .when_ms = 1});
+  channel.tell({.task = 0, .status = 1 << 8, .when_ms = 2});
+  channel.tell({.task = 1, .status = 0, .when_ms = 3});
+  int status = -1;
+  ASSERT_EQ(::waitpid(witness, &status, 0), witness);
+  EXPECT_EQ(status, 0);
 }
 
 }  // namespace

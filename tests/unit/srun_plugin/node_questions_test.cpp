@@ -1,7 +1,10 @@
-#include "task_side/task_facts.hpp"
+#include "task_side/node_questions.hpp"
 
+#include <cstdint>
 #include <map>
+#include <span>
 #include <string>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +12,10 @@
 #include <ddp/error.hpp>
 
 #include "base/slurm_step.hpp"
-#include "srun_side/slurm_spank.hpp"
+
+extern "C" {
+#include <slurm/slurm.h>
+}
 
 namespace ddp::srun_plugin {
 namespace {
@@ -46,6 +52,43 @@ TEST(TaskFacts, AreSlurmsOwnNumbers) {
   EXPECT_EQ(facts.node_list, "n[1-2]");
   EXPECT_EQ(facts.node_name, "n2");
   EXPECT_EQ(facts.srun_address, "10.0.0.1");
+}
+
+TEST(TaskFacts, RanksOfTheNodeAreThoseOfItsTasks) {
+  Variables variables = slurm();
+  variables["SLURM_GTIDS"] = "1,5,7";  // cyclic
+  EXPECT_EQ(read(variables).node_ranks, (std::vector<std::int32_t>{1, 5, 7}));
+  variables["SLURM_GTIDS"] = "0,2,4";  // of a component, which begins at rank 3
+  EXPECT_EQ(read(variables).node_ranks, (std::vector<std::int32_t>{3, 5, 7}));
+  for (const char* wrong : {"", "1,5", "1,5,7,9", "1;5;7", "1,5,x"}) {  // as if they were consecutive
+    variables["SLURM_GTIDS"] = wrong;
+    EXPECT_EQ(read(variables).node_ranks, (std::vector<std::int32_t>{4, 5, 6})) << wrong;
+  }
+}
+
+TEST(NodeMessages, ComeBackAsTheyWere) {
+  const NodeQuestion question{.version = "1",
+                              .node_list = "n[0-3]",
+                              .port = 60123,
+                              .ranks = {0, 4},
+                              .metrics_port = 0,
+                              .bind = BindPolicy::core,
+                              .backend = "gloo"};
+  const Bytes bytes = base::encode(question);
+  const auto again = base::decode<NodeQuestion>(bytes);
+  EXPECT_EQ(again.node_list, question.node_list);
+  EXPECT_EQ(again.ranks, question.ranks);
+  EXPECT_EQ(again.metrics_port, question.metrics_port);
+  EXPECT_EQ(again.bind, question.bind);
+  for (std::size_t size = 0; size < bytes.size(); ++size)
+    EXPECT_THROW(base::decode<NodeQuestion>(std::span{bytes}.first(size)), Error) << size;
+  const NodeAnswer answer{.meeting = {.reached = true, .store_address = "10.0.0.1", .store_port = 7},
+                          .tasks = {{.cpus = "0-3", .settings = {{"A", "b"}}, .summary = "4 cores"}}};
+  const auto same = base::decode<NodeAnswer>(base::encode(answer));
+  EXPECT_EQ(same.meeting.store_port, 7);
+  ASSERT_EQ(same.tasks.size(), 1U);
+  EXPECT_EQ(same.tasks[0].cpus, "0-3");
+  EXPECT_EQ(same.tasks[0].settings, answer.tasks[0].settings);
 }
 
 TEST(TaskFacts, MissingNumbersAreNamed) {
