@@ -42,11 +42,11 @@ constexpr auto description(const Hello*) {
                   fields<&Hello::role, &Hello::program, &Hello::interfaces>());
 }
 constexpr auto description(const StepTasks*) {
-  return describe({"StepTasks"}, field<&StepTasks::node_list>(), field<&StepTasks::world_size>(kCount),
-                  field<&StepTasks::ranks>(kCount));
+  return describe({"StepTasks"}, fields<&StepTasks::node_list>(), fields<&StepTasks::world_size>(kCount),
+                  fields<&StepTasks::ranks>(kCount));
 }
 constexpr auto description(const RankEndNoted*) {
-  return describe({"RankEndNoted"}, field<&RankEndNoted::epoch>(kCount), field<&RankEndNoted::local_rank>(kCount));
+  return describe({"RankEndNoted"}, fields<&RankEndNoted::epoch>(kCount), fields<&RankEndNoted::local_rank>(kCount));
 }
 constexpr auto description(const AttemptPrepared*) {
   return describe({"AttemptPrepared"}, fields<&AttemptPrepared::epoch>(kCount),

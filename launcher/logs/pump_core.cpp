@@ -21,15 +21,14 @@ namespace {
 
 using Clock = LogStream::Clock;
 using std::chrono::milliseconds;
-using std::chrono::seconds;
 
 constexpr std::size_t kReadBytes = 65'536;  // a pipe's usual capacity
 constexpr std::size_t kFlushBytes = 65'536;
 constexpr milliseconds kLongestWait = std::chrono::minutes(1);
 /// A thread that takes longer hangs in a file system that does not answer.
-constexpr milliseconds kThreadPatience = seconds(2);
+constexpr milliseconds kThreadPatience = std::chrono::seconds(2);
 /// For the last words to the job's console to leave.
-constexpr milliseconds kFarewell = seconds(1);
+constexpr milliseconds kFarewell = std::chrono::seconds(1);
 /// Between two questions whether the end has become urgent.
 constexpr milliseconds kPatienceCheck{100};
 

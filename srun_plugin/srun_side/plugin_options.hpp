@@ -104,11 +104,11 @@ constexpr auto description(const PluginOptions*) {
   using O = PluginOptions;
   base::Heading heading{"options of srun --ddp"};
   heading.unsent = 5;  // enabled, and those for srun itself
-  return base::describe(heading, base::field<&O::bind>(base::kUpTo<BindPolicy::none>),
-                        base::field<&O::gpus>(base::kUpTo<topology::GpuVisibility::none>),
-                        base::field<&O::backend>(base::kPlainName), base::field<&O::verbose>(),
-                        base::field<&O::metrics_port>(), base::field<&O::metrics_address>(base::kPlainName),
-                        base::field<&O::hang_report_after_s>());
+  return base::describe(heading, base::fields<&O::bind>(base::kUpTo<BindPolicy::none>),
+                        base::fields<&O::gpus>(base::kUpTo<topology::GpuVisibility::none>),
+                        base::fields<&O::backend>(base::kPlainName), base::fields<&O::verbose>(),
+                        base::fields<&O::metrics_port>(), base::fields<&O::metrics_address>(base::kPlainName),
+                        base::fields<&O::hang_report_after_s>());
 }
 
 /// In one variable, which the tasks' programs do not see. `srun --export=NONE` passes those that begin with SLURM_.
@@ -128,10 +128,10 @@ struct StepTicket {
 };
 constexpr auto description(const StepTicket*) {
   using T = StepTicket;
-  return base::describe({"ticket of a step"}, base::field<&T::options>(), base::field<&T::port>(),
-                        base::field<&T::secret>(base::kPlainName), base::field<&T::patience_seconds>(),
-                        base::field<&T::pmi_available>(), base::field<&T::progress_seconds>(),
-                        base::field<&T::version>(base::kPlainName));
+  return base::describe({"ticket of a step"}, base::fields<&T::options>(), base::fields<&T::port>(),
+                        base::fields<&T::secret>(base::kPlainName), base::fields<&T::patience_seconds>(),
+                        base::fields<&T::pmi_available>(), base::fields<&T::progress_seconds>(),
+                        base::fields<&T::version>(base::kPlainName));
 }
 
 /// Whether the user has asked for what nodes see of their tasks.

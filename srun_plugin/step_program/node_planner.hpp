@@ -47,9 +47,9 @@ struct NodeFindings {
 };
 constexpr auto description(const NodeFindings*) {
   using F = NodeFindings;
-  return base::describe({"findings of a node's agent", kNodeVersion}, base::field<&F::meeting>(),
-                        base::field<&F::interface>(), base::field<&F::interface_address>(),
-                        base::field<&F::interface_reason>(), base::field<&F::remarks>(), base::field<&F::warning>());
+  return base::describe({"findings of a node's agent", kNodeVersion}, base::fields<&F::meeting>(),
+                        base::fields<&F::interface>(), base::fields<&F::interface_address>(),
+                        base::fields<&F::interface_reason>(), base::fields<&F::remarks>(), base::fields<&F::warning>());
 }
 
 /// @param topology of this machine; nothing: @p resources are empty, so that there is the interface alone.

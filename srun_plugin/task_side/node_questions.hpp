@@ -55,14 +55,15 @@ struct NodeQuestion {
 constexpr auto description(const NodeQuestion*) {
   using Q = NodeQuestion;
   return base::describe(
-      {"question about a node", kNodeVersion}, base::field<&Q::version>(), base::field<&Q::step>(),
-      base::field<&Q::program>(), base::field<&Q::node_list>(), base::field<&Q::node_name>(),
-      base::field<&Q::srun_address>(), base::field<&Q::port>(), base::field<&Q::secret>(), base::field<&Q::node_rank>(),
-      base::field<&Q::num_nodes>(), base::field<&Q::world_size>(), base::field<&Q::ranks>(base::kCount),
-      base::field<&Q::first_rank>(), base::field<&Q::has_channel>(), base::field<&Q::patience_seconds>(),
-      base::field<&Q::hang_report_after_s>(), base::field<&Q::progress_seconds>(), base::field<&Q::metrics_port>(),
-      base::field<&Q::metrics_address>(), base::field<&Q::bind>(base::kUpTo<BindPolicy::none>),
-      base::field<&Q::gpus>(base::kUpTo<topology::GpuVisibility::none>), base::field<&Q::backend>());
+      {"question about a node", kNodeVersion}, base::fields<&Q::version>(), base::fields<&Q::step>(),
+      base::fields<&Q::program>(), base::fields<&Q::node_list>(), base::fields<&Q::node_name>(),
+      base::fields<&Q::srun_address>(), base::fields<&Q::port>(), base::fields<&Q::secret>(),
+      base::fields<&Q::node_rank>(), base::fields<&Q::num_nodes>(), base::fields<&Q::world_size>(),
+      base::fields<&Q::ranks>(base::kCount), base::fields<&Q::first_rank>(), base::fields<&Q::has_channel>(),
+      base::fields<&Q::patience_seconds>(), base::fields<&Q::hang_report_after_s>(),
+      base::fields<&Q::progress_seconds>(), base::fields<&Q::metrics_port>(), base::fields<&Q::metrics_address>(),
+      base::fields<&Q::bind>(base::kUpTo<BindPolicy::none>),
+      base::fields<&Q::gpus>(base::kUpTo<topology::GpuVisibility::none>), base::fields<&Q::backend>());
 }
 
 /// What the tasks may use: topology::RankResources of each, by local rank. None: tasks that cannot be placed together
@@ -71,7 +72,7 @@ struct NodeResources {
   std::vector<Bytes> tasks{};
 };
 constexpr auto description(const NodeResources*) {
-  return base::describe({"resources of a node's tasks", kNodeVersion}, base::field<&NodeResources::tasks>());
+  return base::describe({"resources of a node's tasks", kNodeVersion}, base::fields<&NodeResources::tasks>());
 }
 
 /// What one task gets.
@@ -82,8 +83,9 @@ struct TaskPlan {
   std::string summary{};                                        ///< "4 cores (0-3), GPU 1 (0000:3b:00.0)"
 };
 constexpr auto description(const TaskPlan*) {
-  return base::describe({"plan of a task"}, base::field<&TaskPlan::cpus>(), base::field<&TaskPlan::preferred_memory>(),
-                        base::field<&TaskPlan::settings>(), base::field<&TaskPlan::summary>());
+  return base::describe({"plan of a task"}, base::fields<&TaskPlan::cpus>(),
+                        base::fields<&TaskPlan::preferred_memory>(), base::fields<&TaskPlan::settings>(),
+                        base::fields<&TaskPlan::summary>());
 }
 
 /// Where the step's nodes meet, for tasks of this node.
@@ -96,9 +98,9 @@ struct Meeting {
   std::uint16_t store_port = 0;
 };
 constexpr auto description(const Meeting*) {
-  return base::describe({"meeting of a step"}, base::field<&Meeting::reached>(), base::field<&Meeting::flaw>(),
-                        base::field<&Meeting::refusal>(), base::field<&Meeting::step_ends>(),
-                        base::field<&Meeting::store_address>(), base::field<&Meeting::store_port>());
+  return base::describe({"meeting of a step"}, base::fields<&Meeting::reached>(), base::fields<&Meeting::flaw>(),
+                        base::fields<&Meeting::refusal>(), base::fields<&Meeting::step_ends>(),
+                        base::fields<&Meeting::store_address>(), base::fields<&Meeting::store_port>());
 }
 
 struct NodeAnswer {
@@ -109,9 +111,9 @@ struct NodeAnswer {
   std::string flaw{};                  ///< why there is no plan; empty: there is
 };
 constexpr auto description(const NodeAnswer*) {
-  return base::describe({"answer about a node", kNodeVersion}, base::field<&NodeAnswer::version>(),
-                        base::field<&NodeAnswer::meeting>(), base::field<&NodeAnswer::tasks>(),
-                        base::field<&NodeAnswer::remarks>(), base::field<&NodeAnswer::flaw>());
+  return base::describe({"answer about a node", kNodeVersion}, base::fields<&NodeAnswer::version>(),
+                        base::fields<&NodeAnswer::meeting>(), base::fields<&NodeAnswer::tasks>(),
+                        base::fields<&NodeAnswer::remarks>(), base::fields<&NodeAnswer::flaw>());
 }
 
 /// The bytes behind their number, for streams that carry several messages.

@@ -1,7 +1,7 @@
 // Samples of the topology's types that have a codec of their own, for check_message().
 #pragma once
 
-#include "topology/message_values.hpp"
+#include "topology/network/message_values.hpp"
 
 namespace ddp {
 

@@ -3,7 +3,7 @@
 
 #include "base/message_fields.hpp"
 #include "doctor/facts.hpp"
-#include "topology/message_values.hpp"
+#include "topology/network/message_values.hpp"
 
 namespace ddp {
 
@@ -76,8 +76,8 @@ constexpr auto description(const NodeFacts*) {
                    &T::shm_free_bytes, &T::interfaces, &T::rdma, &T::candidates, &T::candidate_facts,
                    &T::candidates_failure, &T::port_low, &T::port_high, &T::iommu, &T::acs_ports, &T::peer_memory,
                    &T::dma_buf, &T::nvidia_gpus, &T::nvidia_driver, &T::nvswitches, &T::fabric_manager_version,
-                   &T::imex_nodes, &T::gpus, &T::xids, &T::placed, &T::gateways, &T::libfabric_device, &T::numa,
-                   &T::removes_ipc, &T::foreign_ras_port, &T::slurm_version, &T::listeners, &T::token>(),
+                   &T::imex_nodes, &T::gpus, &T::xids, &T::gateways, &T::libfabric_device, &T::numa, &T::removes_ipc,
+                   &T::foreign_ras_port, &T::slurm_version, &T::listeners, &T::token>(),
       base::fields<&T::fabric_manager>(base::kUpTo<FabricManager::absent>));
 }
 constexpr auto description(const RankFacts*) {

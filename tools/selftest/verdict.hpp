@@ -9,7 +9,7 @@
 #include <ddp/cpu_set.hpp>
 
 #include "base/message_fields.hpp"
-#include "topology/message_values.hpp"
+#include "topology/network/message_values.hpp"
 
 namespace ddp::selftest {
 

@@ -17,8 +17,8 @@
 #include "base/env_table.hpp"
 #include "base/message_fields.hpp"
 #include "base/nccl_conf.hpp"
-#include "topology/message_values.hpp"
 #include "topology/network/interface_candidates.hpp"
+#include "topology/network/message_values.hpp"
 
 namespace ddp {
 
@@ -83,7 +83,6 @@ constexpr auto description(const RankReport*) {
 /// The variables of the environment that belong to NCCL, UCX, PyTorch's gloo, OpenMP, the GPU runtimes and libddp.
 /// Others stay where they are: they may hold secrets.
 Variables reported_variables(const base::Environment& environment);
-
 
 /// Which ranks there are, and where.
 struct JobLayout {

@@ -11,7 +11,7 @@
 
 #include "base/message_fields.hpp"
 #include "base/process.hpp"
-#include "topology/message_values.hpp"
+#include "topology/network/message_values.hpp"
 
 namespace ddp::world {
 

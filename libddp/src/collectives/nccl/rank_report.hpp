@@ -29,7 +29,7 @@ struct RankReport {
   std::string host;
   std::string host_id;  ///< NCCL_HOSTID, by which NCCL tells hosts apart; empty: not set
   std::int64_t process = 0;
-  std::optional<ncclUniqueId> id;  ///< of a rank that is a root of the bootstrap
+  std::optional<ncclUniqueId> id{};  ///< of a rank that is a root of the bootstrap
 };
 constexpr auto description(const RankReport*) {
   return base::describe({"report of a rank about NCCL", 1},

@@ -13,7 +13,7 @@
 
 #include "base/cgroup_limits.hpp"
 #include "base/env_table.hpp"
-#include "topology/message_values.hpp"
+#include "topology/network/message_values.hpp"
 
 namespace ddp::topology {
 
