@@ -169,7 +169,7 @@ TEST_F(CoordinatorHang, BrokenFactsAndThoseOfOtherNodesRanksAreLeftOut) {
   say(1, control::RanksObserved{.epoch = 0, .facts = {std::byte{9}}});
   observed(0, {facts_of(0, false), facts_of(1, false), facts_of(3, true)});
   ASSERT_EQ(notes.size(), 1U);
-  EXPECT_THAT(notes[0], HasSubstr("\n  b: reading the facts of a host: they are of another version"));
+  EXPECT_THAT(notes[0], HasSubstr("\n  b: reading the facts of a host: it has version 9"));
   EXPECT_THAT(notes[0], testing::Not(HasSubstr("asleep")));
 }
 
