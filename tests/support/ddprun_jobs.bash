@@ -5,17 +5,10 @@ bats_require_minimum_version 1.5.0
 load ../support/outer_settings
 load ../support/eventually
 
-# Sets DDPRUN. DDP_BIN_DIR names the folder with the program; default: build/bin, then build/dev/bin.
+# Sets DDPRUN. DDP_BIN_DIR names the folder with the program; default: build/dev/bin.
 ddprun_jobs_setup_file() {
-  local root folder
-  root=$(cd "$BATS_TEST_DIRNAME/../.." && pwd)
-  for folder in ${DDP_BIN_DIR:-"$root/build/bin" "$root/build/dev/bin"}; do
-    if [ -x "$folder/ddprun" ]; then
-      export DDPRUN=$folder/ddprun
-      break
-    fi
-  done
-  [ -n "$DDPRUN" ] || { echo "no ddprun found; set DDP_BIN_DIR" >&2; return 1; }
+  export DDPRUN=${DDP_BIN_DIR:-$(cd "$BATS_TEST_DIRNAME/../.." && pwd)/build/dev/bin}/ddprun
+  [ -x "$DDPRUN" ] || { echo "no ddprun found; set DDP_BIN_DIR" >&2; return 1; }
 }
 
 ddprun_jobs_setup() {
