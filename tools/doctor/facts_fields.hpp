@@ -46,12 +46,8 @@ constexpr auto description(const RdmaPortFacts*) {
                    &T::pkeys, &T::rate_mbps, &T::pci, &T::board, &T::firmware>());
 }
 constexpr auto description(const GpuFacts*) {
-  return base::describe({"GPU"},
-                        base::fields<&GpuFacts::name, &GpuFacts::number, &GpuFacts::numa_node, &GpuFacts::cpus>(),
+  return base::describe({"GPU"}, base::fields<&GpuFacts::name, &GpuFacts::numa_node, &GpuFacts::cpus>(),
                         base::fields<&GpuFacts::paths>(base::kUpTo<Path::unknown>));
-}
-constexpr auto description(const PlacedRank*) {
-  return base::describe({"placed rank"}, base::fields<&PlacedRank::gpu, &PlacedRank::adapters>());
 }
 constexpr auto description(const PluginFacts*) {
   return base::describe({"plugin"}, base::fields<&PluginFacts::variable, &PluginFacts::path, &PluginFacts::digest,

@@ -69,11 +69,13 @@ struct RankReport {
 };
 
 /// A fence carries every report to every node, so they are kept small. Typical ones have 1 to 2 KiB.
+/// A fence carries every report to every node.
+inline constexpr std::size_t kLargestReportBytes = std::size_t{64} * 1024;
 constexpr auto description(const RankReport*) {
   using T = RankReport;
   return base::describe({.name = "rank's report",
                          .version = 3,
-                         .most_bytes = std::size_t{64} * 1024,
+                         .most_bytes = kLargestReportBytes,
                          .shorten = "is a variable such as OMP_PLACES or NCCL_TOPO_FILE extremely long?"},
                         base::fields<&T::failure, &T::rank, &T::local_rank, &T::host, &T::given, &T::binding,
                                      &T::visible_gpus, &T::named_gpus, &T::environment, &T::interface, &T::nccl_conf,
