@@ -27,7 +27,7 @@ NodeMetrics::Node metrics_of(const NodeJob& job) {
   return {.port = job.options.dry_run ? std::nullopt : options.port,
           .address = options.address,
           .host = job.host,
-          .program = job.options.command.front()};
+          .program = job.options.command.empty() ? std::string{} : job.options.command.front()};
 }
 
 NodeMetrics::Ranks metrics_of(const control::PrepareAttempt& plan) {

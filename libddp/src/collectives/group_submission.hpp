@@ -1,5 +1,5 @@
-// What a group is given to do, from any thread and without a lock: an operation gets a slot, its place and number in the
-// order of all, and waits in an inbox until the thread that drives the group takes it.
+// What a group is given to do, from any thread and without a lock: an operation gets a slot, its place and number in
+// the order of all, and waits in an inbox until the thread that drives the group takes it.
 #pragma once
 
 #include <atomic>
