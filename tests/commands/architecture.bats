@@ -14,7 +14,7 @@ check() { python3 "$root/tests/support/check_walks.py" "${1:-$root}"; }
 copy_tree() {
   tree=$BATS_TEST_TMPDIR/tree
   mkdir -p "$tree"
-  (cd "$root" && cp -r docs bindings libddp launcher srun_plugin store_server tools benchmarks ./*.md "$tree")
+  (cd "$root" && cp -r docs bindings cli libddp launcher srun_plugin store_server tools benchmarks ./*.md "$tree")
 }
 
 # damage EXPRESSION WORDS: a page that this sed expression has changed is refused with these words.

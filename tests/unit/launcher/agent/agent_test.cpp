@@ -84,7 +84,9 @@ std::vector<Row> rows() {
           {control::Resting{.rests = true}, Taker::agent},
           {control::Progress{.epoch = kEpoch}, Taker::attempt},
           {control::Input{.data = {std::byte{1}}, .end = false}, Taker::agent},
-          {control::InputTaken{.bytes = 1}, Taker::attempt}};
+          {control::InputTaken{.bytes = 1}, Taker::attempt},
+          {control::StepTasks{.ranks = {0}}, Taker::attempt},
+          {control::RankEndNoted{.epoch = kEpoch}, Taker::attempt}};
 }
 
 TEST(AgentMessages, AllAreInTheTable) {

@@ -56,7 +56,9 @@ std::vector<control::Message> messages(int epoch) {
           control::Progress{.epoch = epoch},
           control::Resting{.rests = true},
           control::Input{.data = {std::byte{1}}, .end = false},
-          control::InputTaken{.bytes = 1}};
+          control::InputTaken{.bytes = 1},
+          control::StepTasks{.ranks = {0}},
+          control::RankEndNoted{.epoch = epoch}};
 }
 
 struct Answer {
