@@ -48,7 +48,8 @@ package() {
   local later
   package -i "$PACKAGES/this.deb"
   start srun --ddp -N4 -n4 bash -c "echo \"up \$RANK\"; while [ ! -e $shared/go ]; do sleep 0.1; done
-    (exec 3<>/dev/tcp/\$MASTER_ADDR/\$MASTER_PORT) && echo \"store \$RANK\""
+    (exec 3<>/dev/tcp/\$MASTER_ADDR/\$MASTER_PORT) && echo \"store \$RANK\" && touch $shared/met.\$RANK || exit
+    while [ \$(ls $shared/met.* | wc -l) -lt 4 ]; do sleep 0.1; done" # the store ends with rank 0
   says 4 "up [0-3]"
   later=$(on_ctl sbatch --parsable --hold --ddp -N1 -n1 -o "$shared/later" --wrap "srun sh -c '$facts'")
 

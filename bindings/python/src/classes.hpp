@@ -71,8 +71,8 @@ struct PythonStore {
 /// libddp.Work.
 struct PythonWork {
   Work work;
-  Deadline latest;                       ///< when a wait without limit ends
-  std::vector<std::uint64_t> callbacks;  ///< numbers in libddp._events of what is to be called at the end
+  Deadline latest;                         ///< when a wait without limit ends
+  std::vector<std::uint64_t> callbacks{};  ///< numbers in libddp._events of what is to be called at the end
 };
 
 /// libddp.ProcessGroup. A handle may be the last one, so it goes without the GIL.
