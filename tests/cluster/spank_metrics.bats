@@ -51,12 +51,14 @@ assert end["root_cause"] == {"kind": "rank", "rank": 2, "host": "n2"} and end["f
 
 @test "ends and stops of any program, at a port of the kernel's choice; DDP_METRICS_PORT does without the option" {
   start env DDP_METRICS_PORT=auto srun --ddp --ddp-event-log="$shared/events" -w n1 -N1 -n4 --kill-on-bad-exit=0 sh -c \
-    'env | grep DDP_METRICS; case $RANK in 0) exit 0;; 1) exit 7;; 2) kill -STOP $$;; esac; until [ -e '"$shared/gate"' ]; do sleep 0.2; done'
+    'env | grep DDP_METRICS; case $RANK in 0) exit 0;; 1) until [ -e '"$shared/first"' ]; do sleep 0.2; done; exit 7;; 2) kill -STOP $$;; esac; until [ -e '"$shared/gate"' ]; do sleep 0.2; done'
   says 1 "ddp: n1: metrics at http://127.0.0.1:"
   local port=$(sed -nE 's|^ddp: n1: metrics at http://127.0.0.1:([0-9]+)/metrics$|\1|p' "$shared/out")
   run page n1 "$port" # loopback only
   [ "$status" -ne 0 ] && [[ $output == *refused* ]] || { echo "$output"; return 1; }
   eventually 60 shows 'state="stopped"} 1' || { cat "$shared/page"; return 1; }
+  eventually 60 shows 'code="0",signal=""} 1' || { cat "$shared/page"; return 1; }
+  touch "$shared/first" # only now rank 1 fails: rank 0 has ended before
   local line
   for line in 'state="running"} 1' 'state="ended"} 1' 'state="failed"} 1' 'state="starting"} 0' 'code="0",signal=""} 1' \
     'code="7",signal=""} 1' 'rank="3"} 1' 'program="sh",user="root"} 1'; do
