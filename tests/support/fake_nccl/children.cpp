@@ -42,6 +42,7 @@ ncclResult_t make_child(ncclComm_t parent, const ncclConfig_t* config, bool shar
   ncclResult_t result = ncclSuccess;
   if (config == nullptr) {
     child->config = parent->config;
+    child->name = parent->name;
   } else {
     result = parse_config(child, config);
   }
@@ -189,6 +190,7 @@ FAKE_NCCL_EXPORT ncclResult_t ncclCommGrow(ncclComm_t comm, int size, const nccl
   made->place = comm == nullptr ? current_place() : comm->place;
   if (comm != nullptr && config == nullptr) {
     made->config = comm->config;
+    made->name = comm->name;
   } else if (const auto result = parse_config(made, config); result != ncclSuccess) {
     made->alive = false;
     return finish(result);
@@ -282,8 +284,7 @@ const char* fake_nccl_comm_names() {
   thread_local std::string names;
   names.clear();
   for (ncclComm* comm : fake_nccl::live_comms()) {
-    if (comm->config.commName != nullptr) names += comm->config.commName;
-    names += "\n";
+    names += comm->name + "\n";
   }
   return names.c_str();
 }

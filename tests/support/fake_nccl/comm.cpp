@@ -276,6 +276,7 @@ ncclResult_t parse_config(ncclComm_t comm, const ncclConfig_t* config) {
       note_error("ncclConfig_t argument not initialized via NCCL_CONFIG_INITIALIZER");
       return ncclInvalidArgument;
     }
+    comm->name = own.commName != nullptr ? own.commName : "";
   } else {
     own.blocking = own.splitShare = own.shrinkShare = own.minCTAs = own.maxCTAs = kUndefinedInt;
   }

@@ -59,6 +59,7 @@ struct ncclComm {
   int size = 0;
   fake_nccl::Place place;
   fake_nccl::ncclConfig_t config{};
+  std::string name{};                     ///< a copy of config.commName, which its user may free
   std::shared_ptr<fake_nccl::Room> room;  ///< from the end of init on
 
   std::atomic<fake_nccl::ncclResult_t> async_result{fake_nccl::ncclSuccess};

@@ -156,8 +156,9 @@ TEST(MembershipTest, MembersKeepTheirIdsThroughRosters) {
   Membership membership{rules(2, 3), kStart};
   for (const char* name : {"c", "a", "b"}) membership.join(name[0], hello(name), kStart);
   const auto ids = [&] {
+    const auto roster = membership.next(kStart);
     std::vector<int> found;
-    for (const Member& member : membership.next(kStart).value().nodes) found.push_back(member.id);
+    for (const Member& member : roster.value().nodes) found.push_back(member.id);
     return found;
   };
   EXPECT_THAT(ids(), ElementsAre(1, 2, 0)) << "a, b, c";
