@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <set>
 #include <vector>
 
 #include <fmt/format.h>
@@ -62,8 +63,13 @@ std::string option_text(const OptionEntry& entry) {
   return text;
 }
 
-/// @param heading of groups; none: their names are left out.
+/// @param groups whether each of several groups has a heading.
 std::string options_text(const OptionTable& table, bool groups) {
+  std::set<std::string> names;
+  for (const OptionEntry& entry : table.entries()) {
+    if (!entry.group.empty()) names.insert(entry.group);
+  }
+  groups = groups && names.size() > 1;
   std::string text;
   std::string group;
   for (const OptionEntry& entry : table.entries()) {

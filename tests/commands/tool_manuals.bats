@@ -17,7 +17,7 @@ setup() {
 options() { "$@" --help | grep -oE '^ +(-[a-z], ?)?--[a-z-]+' | grep -oE -- '--[a-z-]+' | sort; }
 
 # documented: the options that a part of a page describes, each as one entry.
-documented() { tr -d '\\' | grep -A 1 '^\.TP' | grep -E '^(fB-[a-z]fR, )?fB--' | grep -oE -- '--[a-z-]+' | sort; }
+documented() { sed -E 's/\\f[BIR]//g; s/\\//g' | grep -A 1 '^\.TP' | grep -E '^(-[a-z], )?--' | grep -oE -- '--[a-z-]+' | sort; }
 
 # section NAME: of ddp-info's page, up to the next one.
 section() { awk -v name="$1" '/^\.S[HS] /{ inside = $2 == name } inside' ddp-info.1; }
@@ -125,6 +125,6 @@ offered() {
   offered _ddp_info ddp-info flight -- | diff <(options "$bin/ddp-info" flight) -
   offered _ddp_info ddp-info trace -- | diff <(options "$bin/ddp-info" trace) -
   offered _ddp_info ddp-info topo -- | diff <(options "$bin/ddp-info" topo) -
-  offered _ddp_selftest ddp-selftest '' | diff <(options "$bin/ddp-selftest") -
+  offered _ddp_selftest ddp-selftest -- | diff <(options "$bin/ddp-selftest") -
   [ -z "$(offered _ddp_selftest ddp-selftest --timeout '')" ]
 }
