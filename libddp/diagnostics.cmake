@@ -25,5 +25,5 @@ add_library(ddp_metrics STATIC
   src/diagnostics/metrics/job_progress.cpp
   src/diagnostics/metrics/metrics_page.cpp
   src/diagnostics/metrics/watched_ranks.cpp)
-target_link_libraries(ddp_metrics PUBLIC ddp_hang ddp_flight ddp_base PRIVATE fmt::fmt nlohmann_json::nlohmann_json ddp_options)
+target_link_libraries(ddp_metrics PUBLIC ddp_hang ddp_flight ddp_stream ddp_base PRIVATE fmt::fmt nlohmann_json::nlohmann_json ddp_options)
 ddp_use_precompiled_headers(ddp_stacks ddp_hang ddp_metrics)

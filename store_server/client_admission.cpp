@@ -2,7 +2,9 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
+#include <span>
 #include <utility>
 
 #include <fmt/format.h>
@@ -15,7 +17,6 @@ namespace ddp::store_server {
 namespace {
 
 using base::LogLevel;
-using Step = WitnessConversation::Step;
 
 /// In bytes, of one witness: hundreds of questions.
 constexpr std::size_t kMostUnreadQuestions = std::size_t{64} << 10U;
@@ -42,10 +43,11 @@ void StoreServer::Impl::read_opening(Connection& connection) {
   const ssize_t count = ::recv(connection.fd.get(), &first, 1, MSG_PEEK);
   if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
   if (count <= 0) return drop(connection, "closed by the client");
-  connection.silent = false;
+  strangers.heard(connection.serial);
   if (first == kWitnessByte) {
     connection.stage = Stage::witness;
-    connection.witness = std::make_unique<WitnessConversation>();
+    connection.witness =
+        std::make_unique<WitnessConversation>(WitnessConversation{.handshake = accept_witness(*options.key)});
     read_witness(connection);
   } else if (connection.admitted) {
     connection.stage = Stage::client;
@@ -71,36 +73,53 @@ void StoreServer::Impl::ask_witnesses(Connection& client) {
   const auto own = Endpoint::own(client.fd.get());
   if (!own) return drop(client, "the connection broke");
   client.stage = Stage::asking;
-  watch(client.fd.get(), EPOLLRDHUP, EPOLL_CTL_MOD);
+  loop.change(client.fd.get(), EPOLLRDHUP);
   const Question question{.id = client.serial, .source = client.peer, .destination = *own};
-  for (const int witness : found) outbox(witness) += find(witness)->witness->seal().question(question);
+  for (const int witness : found) tell(*find(witness), question);
   witnesses.asked(client.serial, client.fd.get(), found);
 }
 
+template <class Message>
+void StoreServer::Impl::tell(Connection& witness, const Message& message) {
+  const Bytes sealed = witness.witness->messages->seal(base::encode(message));
+  outbox(witness.fd.get()).append(reinterpret_cast<const char*>(sealed.data()), sealed.size());
+}
+
 void StoreServer::Impl::read_witness(Connection& connection) {
-  WitnessConversation& witness = *connection.witness;
-  for (;;) {
-    std::array<char, kLongestMessage> bytes;
-    const std::size_t wanted = std::min(witness.missing_bytes(), bytes.size());
-    const ssize_t count = ::recv(connection.fd.get(), bytes.data(), wanted, 0);
-    if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
-    if (count <= 0) return drop(connection, "closed by the witness");
-    switch (witness.feed({bytes.data(), static_cast<std::size_t>(count)}, *options.key)) {
-      case Step::incomplete: break;
-      case Step::greeted: outbox(connection.fd.get()) += witness.seal().challenge(); break;
-      case Step::stated: take_statement(connection); break;
-      case Step::answered: take_answer(connection); break;
-      case Step::broken:
-        base::log(LogLevel::info, "TCPStore server: {} does not know the secret of the job's witnesses",
-                  connection.peer.text());
-        return drop(connection, "not a witness of this job");
-    }
+  try {
+    hear_witness(connection);
+  } catch (const Error& error) {
+    base::log(LogLevel::info, "TCPStore server: {} is not a witness of this job: {}", connection.peer.text(),
+              error.cause());
+    drop(connection, "not a witness of this job");
   }
 }
 
-void StoreServer::Impl::take_statement(Connection& connection) {
-  const WitnessConversation& witness = *connection.witness;
-  const Statement& statement = witness.statement();
+void StoreServer::Impl::hear_witness(Connection& connection) {
+  WitnessConversation& witness = *connection.witness;
+  if (!witness.messages) {
+    const stream::Progress progress = stream::advance(connection.fd.get(), *witness.handshake);
+    if (progress == stream::Progress::gone) return drop(connection, "closed by the witness");
+    if (progress != stream::Progress::proven) return;
+    witness.messages.emplace(witness.handshake->cipher(), kMostWitnessBytes);
+  }
+  for (;;) {
+    while (const auto message = witness.messages->next()) {
+      if (std::exchange(witness.stated, true)) {
+        take_answer(connection, base::decode<Answer>(*message));
+      } else {
+        take_statement(connection, base::decode<Statement>(*message));
+      }
+    }
+    std::array<std::byte, kMostWitnessBytes> bytes;
+    const ssize_t count = ::recv(connection.fd.get(), bytes.data(), bytes.size(), 0);
+    if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
+    if (count <= 0) return drop(connection, "closed by the witness");
+    witness.messages->append(std::span{bytes}.first(static_cast<std::size_t>(count)));
+  }
+}
+
+void StoreServer::Impl::take_statement(Connection& connection, const Statement& statement) {
   const bool named = std::find(statement.addresses.begin(), statement.addresses.end(), connection.peer.address) !=
                      statement.addresses.end();
   Role role = Role::resident;
@@ -111,16 +130,15 @@ void StoreServer::Impl::take_statement(Connection& connection) {
   } else if (witnesses.has_host(statement)) {
     role = Role::redundant;
   }
-  outbox(connection.fd.get()) += witness.seal().welcome({.role = role, .seen = connection.peer});
+  tell(connection, Welcome{.role = role, .seen = connection.peer});
   if (role != Role::resident) return;
   connection.resident = true;
   base::keep_alive(connection.fd.get());
-  pending.remove(connection.serial);
+  strangers.remove(connection.serial);
   witnesses.add(connection.fd.get(), statement);
 }
 
-void StoreServer::Impl::take_answer(Connection& connection) {
-  const Answer& answer = connection.witness->answer();
+void StoreServer::Impl::take_answer(Connection& connection, const Answer& answer) {
   const auto fd = witnesses.answered(connection.fd.get(), answer.id);
   if (!fd) return;
   Connection& client = *find(*fd);
@@ -139,8 +157,8 @@ void StoreServer::Impl::admit(Connection& client) {
   if (!is_established(client.fd.get())) return drop(client, "closed by the client");
   client.admitted = true;
   client.stage = Stage::client;
-  pending.admit(client.serial);
-  watch(client.fd.get(), EPOLLIN, EPOLL_CTL_MOD);
+  strangers.recognize(client.serial);
+  loop.change(client.fd.get(), EPOLLIN);
   receive(client);  // now: its VALIDATE has arrived, and its deadline may be near
 }
 

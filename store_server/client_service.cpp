@@ -1,4 +1,6 @@
 // Requests of admitted clients and the answers to them, within the limits of memory.
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -13,6 +15,41 @@
 #include "store_server/store_server_impl.hpp"
 
 namespace ddp::store_server {
+namespace {
+
+/// Capacity that an empty outbox keeps.
+constexpr std::size_t kKeptOutboxBytes = std::size_t{64} * 1024;
+
+}  // namespace
+
+bool Connection::send_some() noexcept {
+  while (unread() > 0) {
+    const ssize_t count = ::send(fd.get(), outbox.data() + sent, unread(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (count >= 0) {
+      sent += static_cast<std::size_t>(count);
+      moved = Clock::now();
+    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+      if (sent > outbox.size() / 2) {
+        outbox.erase(0, sent);
+        sent = 0;
+      }
+      return true;
+    } else if (errno != EINTR) {
+      return false;
+    }
+  }
+  outbox.clear();
+  sent = 0;
+  // assigning an empty string would keep the memory
+  if (outbox.capacity() > kKeptOutboxBytes) std::string{}.swap(outbox);
+  return true;
+}
+
+bool is_established(int fd) noexcept {
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  return ::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 && info.tcpi_state == TCP_ESTABLISHED;
+}
 
 void StoreServer::Impl::receive(Connection& connection) {
   switch (connection.stage) {
@@ -29,8 +66,8 @@ void StoreServer::Impl::receive_requests(Connection& connection) {
   if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR)) return;
   if (count <= 0) return drop(connection, count == 0 ? "closed by the client" : "the connection broke");
   connection.moved = Connection::Clock::now();
-  connection.silent = false;
   const bool was_pending = !connection.parser.validated();
+  if (was_pending) strangers.heard(connection.serial);
   try {
     connection.parser.feed({received.data(), static_cast<std::size_t>(count)},
                            [&](const Request& request) { answer(connection, request); });
@@ -39,7 +76,7 @@ void StoreServer::Impl::receive_requests(Connection& connection) {
     send_some(connection);
     return drop(connection, error.what());
   }
-  if (was_pending && connection.parser.validated()) pending.remove(connection.serial);
+  if (was_pending && connection.parser.validated()) strangers.remove(connection.serial);
   const bool large = connection.parser.begun_bytes() >= StoreLimits::kLargeBytes;
   if (large != connection.large) {
     // Without a place it is parked when more of it comes.
@@ -102,8 +139,12 @@ bool StoreServer::Impl::set_events(const Connection& connection) noexcept {
   std::uint32_t events = 0;
   if (!connection.parked) events |= EPOLLIN;
   if (connection.writing) events |= EPOLLOUT;
-  epoll_event event{.events = events, .data = {.fd = connection.fd.get()}};
-  return ::epoll_ctl(epoll.get(), EPOLL_CTL_MOD, connection.fd.get(), &event) == 0;
+  try {
+    loop.change(connection.fd.get(), events);
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
 }
 
 // ---- memory ----------------
@@ -121,7 +162,7 @@ bool StoreServer::Impl::must_wait(const Connection& connection) const {
 
 void StoreServer::Impl::park(Connection& connection) {
   connection.parked = true;
-  pending.remove(connection.serial);  // it is not its fault
+  strangers.remove(connection.serial);  // it is not its fault
   parked.push_back(connection.fd.get());
   if (!set_events(connection)) drop(connection, "the connection broke");
 }

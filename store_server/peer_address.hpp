@@ -1,14 +1,19 @@
-// A client's address, and an end of a connection.
+// Addresses of clients and of this host, and the ends of a connection.
 #pragma once
 
 #include <sys/socket.h>
 
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
+#include <vector>
 
 namespace ddp::store_server {
+
+// A client's address, and an end of a connection.
 
 /// An IP address without port and scope. IPv4 is held as IPv4-mapped IPv6, so that both forms compare equal.
 class PeerAddress {
@@ -47,6 +52,21 @@ struct Endpoint {
   /// "10.0.0.1:4711", "[fe80::1]:4711"
   std::string text() const;
   friend bool operator==(const Endpoint&, const Endpoint&) = default;
+};
+
+// The addresses of this host, in its network namespace.
+
+/// Of the interfaces, loopback included. Empty where they cannot be read.
+std::vector<PeerAddress> own_addresses();
+
+/// Knows them, and reads them anew when it does not know one, at most once a second.
+class OwnAddresses {
+ public:
+  bool contain(const PeerAddress& address);
+
+ private:
+  std::set<PeerAddress> known_;
+  std::chrono::steady_clock::time_point read_at_{};
 };
 
 }  // namespace ddp::store_server

@@ -13,38 +13,70 @@
 
 #include <ddp/error.hpp>
 
-#include "base/errors.hpp"
 #include "base/library_thread.hpp"
 #include "base/log.hpp"
-#include "base/socket.hpp"
 #include "store_server/store_server_impl.hpp"
+#include "stream/listening.hpp"
 
 namespace ddp::store_server {
 namespace {
 
 using base::LogLevel;
 
-/// Connections accepted before clients are served again.
-constexpr int kAcceptBurst = 64;
-/// Pause in accepting when the host lacks resources.
-constexpr std::chrono::milliseconds kAcceptPause{100};
 constexpr std::chrono::seconds kLongestSleep{60};
 /// How often clients that hold up others are looked for.
 constexpr std::chrono::milliseconds kStallCheck{500};
 
 base::UniqueFd spare_descriptor() { return base::UniqueFd{::open("/dev/null", O_RDONLY | O_CLOEXEC)}; }
 
+stream::StrangerLimits limits_of(const StoreServerOptions& options) {
+  return {.most = std::max<std::size_t>(options.max_unadmitted, 1),
+          .patience = options.validation_limit,
+          .silence = options.silence_limit};
+}
+
 }  // namespace
 
+void Refusals::post(const std::string& line, Clock::time_point now) {
+  if (at_once_ > 0) {
+    --at_once_;
+    next_ = now + pause_;
+  } else if (now < next_) {
+    ++left_out_;
+    return;
+  } else {
+    pause_ = std::min<std::chrono::milliseconds>(2 * pause_, kLongestPause);
+    next_ = now + pause_;
+  }
+  const std::size_t left_out = std::exchange(left_out_, 0);
+  const std::lock_guard lock(mutex_);
+  lines_.push_back(left_out == 0 ? line : fmt::format("{} (and {} more before)", line, left_out));
+  posted_.ring();
+}
+
+std::vector<std::string> Refusals::take() {
+  const std::lock_guard lock(mutex_);
+  posted_.clear();
+  return std::exchange(lines_, {});
+}
+
 StoreServer::Impl::Impl(const StoreServerOptions& given)
+    : Impl(given, stream::listen_on(given.listen_addresses, given.port,
+                                    {.clients = "clients of the TCPStore", .range = given.port_range})) {}
+
+StoreServer::Impl::Impl(const StoreServerOptions& given, stream::Listeners listeners)
     : options(given),
-      listeners(listen_on(options.listen_addresses, options.port, options.port_range)),
-      epoll(::epoll_create1(EPOLL_CLOEXEC)),
+      port(listeners.port),
       spare(spare_descriptor()),
-      keys(options.limits.stored_bytes) {
-  if (!epoll) throw base::system_error("starting the TCPStore server", errno);
-  watch(stop.fd());
-  for (const base::UniqueFd& socket : listeners.sockets) watch(socket.get());
+      keys(options.limits.stored_bytes),
+      strangers(limits_of(options)),
+      acceptor(
+          loop, std::move(listeners.sockets),
+          [this](base::UniqueFd fd, const sockaddr_storage& from) {
+            if (const auto peer = Endpoint::of(from)) take_in(std::move(fd), *peer);
+          },
+          [this](int listener, int error) { return make_room(listener, error); }) {
+  loop.watch(stop.fd(), [this] { stopped = true; });
   thread = base::start_thread([this] { serve(); });
 }
 
@@ -54,69 +86,31 @@ StoreServer::Impl::~Impl() {
 }
 
 void StoreServer::Impl::serve() noexcept {
-  for (;;) {
+  while (!stopped) {
     try {
-      while (turn()) {
+      const auto longest = parked.empty() ? std::chrono::milliseconds{kLongestSleep} : kStallCheck;
+      loop.run_once(Deadline::after(longest));
+      if (!parked.empty()) {
+        drop_stalled();
+        resume_parked();
       }
-      return;
+      flush();
+      ends.set(strangers.next_end());
     } catch (const std::exception& error) {  // bad_alloc outside of any request
       base::log(LogLevel::error, "TCPStore server: {}", error.what());
     }
   }
 }
 
-/// One round of events. @return false to stop.
-bool StoreServer::Impl::turn() {
-  std::array<epoll_event, 128> events;
-  const int count =
-      ::epoll_wait(epoll.get(), events.data(), static_cast<int>(events.size()), next_deadline().poll_timeout_ms());
-  if (count < 0 && errno != EINTR) throw base::system_error("waiting for clients of the TCPStore", errno);
-  for (int i = 0; i < count; ++i) {
-    const epoll_event& event = events[static_cast<std::size_t>(i)];
-    const int fd = event.data.fd;
-    if (fd == stop.fd()) return false;
-    if (Connection* const connection = find(fd)) {
-      react(*connection, event.events);
-    } else {
-      const auto listens = [fd](const base::UniqueFd& socket) { return socket.get() == fd; };
-      // otherwise a connection that was closed in this round
-      if (std::any_of(listeners.sockets.begin(), listeners.sockets.end(), listens)) accept_clients(fd);
-    }
-    flush();
-  }
-  drop_expired();
-  if (!accepting && accept_again.expired()) resume_accepting();
-  if (!parked.empty()) {
-    drop_stalled();
-    resume_parked();
+void StoreServer::Impl::react(int fd, std::uint32_t events) {
+  Connection& connection = *find(fd);
+  if ((events & EPOLLOUT) != 0 && !send_some(connection)) {
+    drop(connection, "the connection broke");
+  } else if ((events & ~static_cast<std::uint32_t>(EPOLLOUT)) != 0) {
+    // a parked one is watched for nothing else
+    connection.parked ? drop(connection, "the connection broke") : receive(connection);
   }
   flush();
-  return true;
-}
-
-void StoreServer::Impl::react(Connection& connection, std::uint32_t events) {
-  if ((events & EPOLLOUT) != 0 && !send_some(connection)) return drop(connection, "the connection broke");
-  if ((events & ~static_cast<std::uint32_t>(EPOLLOUT)) == 0) return;
-  if (connection.parked) return drop(connection, "the connection broke");  // it is watched for nothing else
-  receive(connection);
-}
-
-void StoreServer::Impl::accept_clients(int listener) {
-  for (int i = 0; i < kAcceptBurst && accepting; ++i) {
-    sockaddr_storage address{};
-    socklen_t size = sizeof address;
-    base::UniqueFd fd{::accept4(listener, reinterpret_cast<sockaddr*>(&address), &size, SOCK_NONBLOCK | SOCK_CLOEXEC)};
-    if (!fd) {
-      if (errno == EAGAIN || errno == EWOULDBLOCK) return;
-      if (errno == EMFILE || errno == ENFILE) {
-        if (!base::client_waits(listener) || !make_room(listener)) return;
-      } else if (errno != EINTR && errno != ECONNABORTED && errno != EPROTO && errno != EPERM) {
-        return pause_accepting();  // ENOMEM, ENOBUFS, or another error that may persist
-      }
-      continue;  // the others concern one client, which is gone
-    }
-    if (const auto peer = Endpoint::of(address)) take_in(std::move(fd), *peer);
-  }
 }
 
 void StoreServer::Impl::take_in(base::UniqueFd fd, const Endpoint& peer) {
@@ -126,8 +120,8 @@ void StoreServer::Impl::take_in(base::UniqueFd fd, const Endpoint& peer) {
     return refusals.post(fmt::format(
         "refused a connection from {}: it is no address of this host, and the job runs on this one only", peer.text()));
   }
-  if (!here && pending.num_unadmitted() >= std::max<std::size_t>(options.max_unadmitted, 1)) {
-    refuse(*find(*pending.eviction_candidate()),
+  if (!here && strangers.full()) {
+    refuse(numbered(*strangers.most_crowding()),
            "there are too many connections of which it is not known whose they are");
   }
   const int number = fd.get();
@@ -136,21 +130,21 @@ void StoreServer::Impl::take_in(base::UniqueFd fd, const Endpoint& peer) {
   auto connection = std::make_unique<Connection>(std::move(fd), ++last_serial, peer, options.limits.request_bytes);
   connection->admitted = here;
   if (!options.key) connection->stage = Stage::client;
-  watch(number);
-  openings.push_back({.fd = number, .serial = connection->serial, .limit = Deadline::after(options.silence_limit)});
-  pending.add(connection->serial,
-              {.fd = number,
-               .deadline = Deadline::after(options.validation_limit),
-               .source = base::source_of(peer.address.bytes())},
-              here);
+  strangers.add(connection->serial, stream::source_of(peer.address.bytes()), here);
   connections[slot] = std::move(connection);
+  try {
+    loop.watch(number, EPOLLIN, [this, number](std::uint32_t events) { react(number, events); });
+  } catch (const std::exception&) {
+    drop(*connections[slot], "no memory");
+  }
 }
 
-/// No descriptors are left: closes a pending connection, else the one to be accepted. @return whether to go on
-/// accepting.
-bool StoreServer::Impl::make_room(int listener) {
-  if (const auto oldest = pending.eviction_candidate()) {
-    refuse(*find(*oldest), "this process has no descriptor left (ulimit -n), and it has not sent VALIDATE");
+/// No descriptors are left: closes a pending connection, else the one to be accepted.
+bool StoreServer::Impl::make_room(int listener, int error) {
+  if (error != EMFILE && error != ENFILE) return false;
+  const auto oldest = strangers.most_crowding() ? strangers.most_crowding() : strangers.oldest_known();
+  if (oldest) {
+    refuse(numbered(*oldest), "this process has no descriptor left (ulimit -n), and it has not sent VALIDATE");
     return true;
   }
   spare.reset();
@@ -158,21 +152,19 @@ bool StoreServer::Impl::make_room(int listener) {
   if (refused) refusals.post("refused a connection: this process has no descriptor left for it (ulimit -n)");
   refused.reset();
   spare = spare_descriptor();
-  if (spare) return true;
-  pause_accepting();
-  return false;
+  return static_cast<bool>(spare);
 }
 
 void StoreServer::Impl::drop(Connection& connection, std::string_view why) {
   const int fd = connection.fd.get();
   base::log(LogLevel::debug, "TCPStore server: closing client {}: {}", connection.serial, why);
-  // Not by closing alone: a process that was forked just now holds the socket until its execve(2). Its events would be
-  // taken for those of the next connection with this descriptor (epoll(7)), and its peer would not see the end.
-  ::epoll_ctl(epoll.get(), EPOLL_CTL_DEL, fd, nullptr);
+  // Not by closing alone: a process that was forked just now holds the socket until its execve(2), and its peer would
+  // not see the end.
+  loop.forget(fd);
   ::shutdown(fd, SHUT_RDWR);
   // closed at the end of this scope, so that its descriptor is not reused before the key space forgets it
   const std::unique_ptr<Connection> closed = std::move(connections[static_cast<std::size_t>(fd)]);
-  pending.remove(closed->serial);
+  strangers.remove(closed->serial);
   unread_bytes -= closed->counted_bytes;
   if (closed->large) --large_requests;
   witnesses.settled(closed->serial);
@@ -180,15 +172,12 @@ void StoreServer::Impl::drop(Connection& connection, std::string_view why) {
   if (closed->resident) lose_witness(fd);
 }
 
-void StoreServer::Impl::drop_expired() {
-  for (; !openings.empty() && openings.front().limit.expired(); openings.pop_front()) {
-    Connection* const connection = find(openings.front().fd);
-    if (connection != nullptr && connection->serial == openings.front().serial && connection->silent)
-      drop(*connection, "it says nothing");
-  }
-  while (const auto fd = pending.expired()) {
-    Connection& connection = *find(*fd);
-    if (connection.stage == Stage::asking) {
+void StoreServer::Impl::drop_late() {
+  while (const auto late = strangers.late()) {
+    Connection& connection = numbered(late->number);
+    if (late->silent) {
+      drop(connection, "it says nothing");
+    } else if (connection.stage == Stage::asking) {
       refuse(connection,
              fmt::format("its host did not say within {} ms whose it is", options.validation_limit.count()));
     } else {
@@ -197,42 +186,21 @@ void StoreServer::Impl::drop_expired() {
   }
 }
 
-void StoreServer::Impl::pause_accepting() {
-  accepting = false;
-  accept_again = Deadline::after(kAcceptPause);
-  for (const base::UniqueFd& socket : listeners.sockets) watch(socket.get(), 0, EPOLL_CTL_MOD);
-}
-
-void StoreServer::Impl::resume_accepting() {
-  if (!spare) spare = spare_descriptor();
-  for (const base::UniqueFd& socket : listeners.sockets) watch(socket.get(), EPOLLIN, EPOLL_CTL_MOD);
-  accepting = true;
-}
-
-Deadline StoreServer::Impl::next_deadline() {
-  Deadline next = Deadline::after(parked.empty() ? std::chrono::milliseconds{kLongestSleep} : kStallCheck);
-  if (const auto first = pending.next_deadline()) next = earlier(next, *first);
-  if (!openings.empty()) next = earlier(next, openings.front().limit);
-  return accepting ? next : earlier(next, accept_again);
-}
-
 Connection* StoreServer::Impl::find(int fd) const {
   const auto slot = static_cast<std::size_t>(fd);
   return slot < connections.size() ? connections[slot].get() : nullptr;
 }
 
-void StoreServer::Impl::watch(int fd, std::uint32_t events, int operation) {
-  epoll_event event{.events = events, .data = {.fd = fd}};
-  if (::epoll_ctl(epoll.get(), operation, fd, &event) != 0) {
-    throw base::system_error("watching a socket of the TCPStore", errno);
-  }
+Connection& StoreServer::Impl::numbered(std::uint64_t serial) const {
+  return **std::find_if(connections.begin(), connections.end(),
+                        [serial](const auto& each) { return each && each->serial == serial; });
 }
 
 StoreServer::StoreServer(const StoreServerOptions& options) : impl_(std::make_unique<Impl>(options)) {}
 
 StoreServer::~StoreServer() = default;
 
-std::uint16_t StoreServer::port() const { return impl_->listeners.port; }
+std::uint16_t StoreServer::port() const { return impl_->port; }
 
 int StoreServer::refusals_fd() const { return impl_->refusals.fd(); }
 

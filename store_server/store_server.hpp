@@ -10,10 +10,10 @@
 #include <string>
 #include <vector>
 
-#include "store_server/listeners.hpp"
 #include "store_server/peer_address.hpp"
 #include "store_server/store_key.hpp"
 #include "store_server/store_limits.hpp"
+#include "stream/listening.hpp"
 
 namespace ddp::store_server {
 
@@ -24,7 +24,7 @@ struct StoreServerOptions {
   std::optional<StoreKey> key = std::nullopt;
   /// 0: one of port_range, else one that the kernel chooses.
   std::uint16_t port = 0;
-  std::optional<PortRange> port_range = std::nullopt;
+  std::optional<stream::PortRange> port_range = std::nullopt;
   /// Time for a client to send VALIDATE, and for its host's witness to answer.
   std::chrono::milliseconds validation_limit = std::chrono::seconds(10);
   /// For a connection's first byte: clients and witnesses speak at once.

@@ -1,13 +1,13 @@
 #include "store_server/witness.hpp"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <exception>
 #include <fstream>
 #include <optional>
 #include <span>
@@ -22,10 +22,11 @@
 #include "base/log.hpp"
 #include "base/socket.hpp"
 #include "base/unique_fd.hpp"
-#include "store_server/own_addresses.hpp"
+#include "store_server/peer_address.hpp"
 #include "store_server/socket_owner.hpp"
 #include "store_server/store_protocol.hpp"
 #include "store_server/witness_protocol.hpp"
+#include "stream/event_loop.hpp"
 
 namespace ddp::store_server {
 namespace {
@@ -46,16 +47,6 @@ void check_numeric(const std::string& address, const std::string& attempted) {
   if (PeerAddress::parse(address)) return;
   throw failure(ErrorCode::invalid_argument, attempted,
                 fmt::format("'{}' is not a numeric IPv4 or IPv6 address", address));
-}
-
-void send_text(int fd, const std::string& text, Deadline deadline, const std::string& attempted) {
-  base::send_all(fd, std::as_bytes(std::span{text}), deadline, attempted);
-}
-
-std::string receive_text(int fd, std::size_t size, Deadline deadline, const std::string& attempted) {
-  std::string text(size, '\0');
-  base::receive_exactly(fd, std::as_writable_bytes(std::span{text}), deadline, attempted);
-  return text;
 }
 
 /// The kernel's random name of this boot, and the network namespace.
@@ -93,10 +84,11 @@ struct Witness::Impl {
   }
 
   void answer_questions() noexcept;
+  void answer(const Question& question);
 
   std::string attempted;
   base::UniqueFd socket;
-  std::optional<WitnessSeal> seal;
+  std::optional<WitnessEnd> end;
   std::optional<Endpoint> store_end;  ///< as seen from here
   SocketOwners owners;
   base::WakeEvent stop;
@@ -108,29 +100,21 @@ Witness::Impl::Impl(const std::string& address, std::uint16_t port, const StoreK
   check_numeric(address, attempted);
   socket = base::connect_tcp(address, port, deadline);
   base::keep_alive(socket.get());
-  const Nonce own_nonce = random_bytes();
-  send_text(socket.get(), hello_message(own_nonce), deadline, attempted);
   try {
-    const std::string challenge =
-        receive_text(socket.get(), message_bytes(WitnessMessage::challenge), deadline, attempted);
-    seal.emplace(key, own_nonce, challenge_nonce(challenge));
-    if (!seal->proves_challenge(challenge)) {
-      throw failure(ErrorCode::conflict, attempted, "who listens there does not know this job's secret",
-                    "it may be the store of another job, or of this job's user at an address that several hosts have");
-    }
+    end.emplace(socket.get(), key, deadline, attempted);
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::peer_lost) throw;
-    throw failure(ErrorCode::conflict, attempted, "it closed the connection: it is no store of a job, or is ending");
+    if (error.code() == ErrorCode::peer_lost)
+      throw failure(ErrorCode::conflict, attempted, "it closed the connection: it is no store of a job, or is ending");
+    if (error.code() != ErrorCode::conflict && error.code() != ErrorCode::protocol) throw;
+    throw failure(ErrorCode::conflict, attempted, "who listens there does not know this job's secret",
+                  "it may be the store of another job, or of this job's user at an address that several hosts have");
   }
   const auto own = Endpoint::own(socket.get());
   if (!own) throw failure(ErrorCode::peer_lost, attempted, "the connection broke");
-  send_text(socket.get(), seal->statement(own_statement(*own)), deadline, attempted);
   Welcome welcome;
   try {
-    const auto read =
-        seal->read_welcome(receive_text(socket.get(), message_bytes(WitnessMessage::welcome), deadline, attempted));
-    if (!read) throw failure(ErrorCode::conflict, attempted, "its answer does not prove that it is this job's store");
-    welcome = *read;
+    end->send(own_statement(*own), deadline);
+    welcome = end->receive<Welcome>(deadline);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::peer_lost) throw;
     throw failure(ErrorCode::conflict, attempted, "it closed the connection: it does not have this job's secret");
@@ -153,33 +137,24 @@ Witness::Impl::Impl(const std::string& address, std::uint16_t port, const StoreK
 
 void Witness::Impl::answer_questions() noexcept {
   try {
-    const std::size_t size = message_bytes(WitnessMessage::question);
-    std::string message;
-    for (;;) {
-      pollfd entries[] = {{.fd = socket.get(), .events = POLLIN, .revents = 0},
-                          {.fd = stop.fd(), .events = POLLIN, .revents = 0}};
-      if (::poll(entries, 2, -1) < 0 && errno != EINTR) return;
-      if (entries[1].revents != 0) return;
-      if (entries[0].revents == 0) continue;
-      const std::size_t had = message.size();
-      message.resize(size);
-      const ssize_t count = ::recv(socket.get(), message.data() + had, size - had, 0);
-      message.resize(had + static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
-      if (count == 0 || (count < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)) return;
-      if (message.size() < size) continue;
-      const auto question = seal->read_question(message);
-      if (!question) return;
-      message.clear();
-      SocketOwner owner = owners.owner_of(question->source, question->destination);
-      // the store may be behind a gateway: then its address is another from here
-      if (owner.kind == SocketOwner::Kind::none && store_end && *store_end != question->destination)
-        owner = owners.owner_of(question->source, *store_end);
-      const Answer answer{.id = question->id, .owner = owner};
-      send_text(socket.get(), seal->answer(answer), Deadline::after(kSendLimit), attempted);
-    }
-  } catch (const std::exception& error) {
+    stream::EventLoop loop;
+    bool over = false;
+    loop.watch(stop.fd(), [&] { over = true; });
+    loop.watch(socket.get(), [&] {
+      while (const auto message = end->next()) answer(base::decode<Question>(*message));
+    });
+    while (!over) loop.run_once(Deadline::after(std::chrono::hours(1)));
+  } catch (const std::exception& error) {  // also when the store has ended
     base::log(base::LogLevel::info, "{}", error.what());
   }
+}
+
+void Witness::Impl::answer(const Question& question) {
+  SocketOwner owner = owners.owner_of(question.source, question.destination);
+  // the store may be behind a gateway: then its address is another from here
+  if (owner.kind == SocketOwner::Kind::none && store_end && *store_end != question.destination)
+    owner = owners.owner_of(question.source, *store_end);
+  end->send(Answer{.id = question.id, .owner = owner}, Deadline::after(kSendLimit));
 }
 
 Witness::Witness(const std::string& address, std::uint16_t port, const StoreKey& key, Deadline deadline)
@@ -202,8 +177,9 @@ void check_served(const std::string& address, std::uint16_t port, Deadline deadl
   request.append(reinterpret_cast<const char*>(&number), sizeof number);
   std::string answer;
   try {
-    send_text(socket.get(), request, deadline, attempted);
-    answer = receive_text(socket.get(), sizeof number, deadline, attempted);
+    answer.resize(sizeof number);
+    base::send_all(socket.get(), std::as_bytes(std::span{request}), deadline, attempted);
+    base::receive_exactly(socket.get(), std::as_writable_bytes(std::span{answer}), deadline, attempted);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::peer_lost) throw;
     throw failure(ErrorCode::unavailable, attempted,

@@ -30,7 +30,7 @@ control::Connection forwarding(control::Connection connection) {
 
 }  // namespace
 
-Agent::Agent(const NodeJob& job, const control::Hello& hello, control::Connection coordinator, EventLoop& loop,
+Agent::Agent(const NodeJob& job, const control::Hello& hello, control::Connection coordinator, stream::EventLoop& loop,
              AttemptStarter start_attempt, AgentLimits limits)
     : job_(job),
       loop_(loop),

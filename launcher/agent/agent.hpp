@@ -16,9 +16,9 @@
 #include "agent/node_metrics.hpp"
 #include "agent/step_signals.hpp"
 #include "base/process.hpp"
-#include "control/loop_connection.hpp"
-#include "events/event_loop.hpp"
+#include "control/connection.hpp"
 #include "events/heartbeat.hpp"
+#include "stream/event_loop.hpp"
 
 namespace ddp::launcher {
 
@@ -48,7 +48,7 @@ struct AgentLimits {
 class Agent {
  public:
   /// Sends @p hello. @p job and @p loop must outlive the object.
-  Agent(const NodeJob& job, const control::Hello& hello, control::Connection coordinator, EventLoop& loop,
+  Agent(const NodeJob& job, const control::Hello& hello, control::Connection coordinator, stream::EventLoop& loop,
         AttemptStarter start_attempt = start_attempt_process, AgentLimits limits = {});
   Agent(const Agent&) = delete;
   Agent& operator=(const Agent&) = delete;
@@ -97,7 +97,7 @@ class Agent {
   void drop_attempt();
 
   const NodeJob& job_;
-  EventLoop& loop_;
+  stream::EventLoop& loop_;
   AttemptStarter start_attempt_;
   AgentLimits limits_;
   LoopConnection coordinator_;

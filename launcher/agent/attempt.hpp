@@ -16,11 +16,9 @@
 #include "agent/step_signals.hpp"
 #include "agent/trace_gatherer.hpp"
 #include "control/connection.hpp"
-#include "control/loop_connection.hpp"
 #include "diagnostics/hang/observe.hpp"
 #include "diagnostics/hang/standstill_watch.hpp"
 #include "diagnostics/stacks/stack_gatherer.hpp"
-#include "events/event_loop.hpp"
 #include "events/heartbeat.hpp"
 #include "events/signal_inbox.hpp"
 #include "logs/log_plan.hpp"
@@ -31,6 +29,7 @@
 #include "pmix_server/scratch_directory.hpp"
 #include "store_server/store_server.hpp"
 #include "store_server/witness.hpp"
+#include "stream/event_loop.hpp"
 #include "workers/worker_environment.hpp"
 #include "workers/worker_group.hpp"
 
@@ -111,7 +110,7 @@ class Attempt {
   const control::PrepareAttempt& plan_;
   std::shared_ptr<control::Connection> job_console_;
   NodeRanks ranks_;
-  EventLoop loop_;
+  stream::EventLoop loop_;
   LoopConnection agent_;
   SignalInbox signals_;  ///< SIGCHLD, and those that the agent gets
   StepSignals step_signals_;

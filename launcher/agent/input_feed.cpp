@@ -13,7 +13,8 @@
 
 namespace ddp::launcher {
 
-InputFeed::InputFeed(EventLoop& loop, Taken taken, int input) : loop_(loop), taken_(std::move(taken)), input_(input) {
+InputFeed::InputFeed(stream::EventLoop& loop, Taken taken, int input)
+    : loop_(loop), taken_(std::move(taken)), input_(input) {
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) throw base::system_error("making a pipe for standard input", errno);
   const base::UniqueFd reading{ends[0]};

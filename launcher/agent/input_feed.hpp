@@ -9,7 +9,7 @@
 #include <ddp/bytes.hpp>
 
 #include "base/unique_fd.hpp"
-#include "events/event_loop.hpp"
+#include "stream/event_loop.hpp"
 
 namespace ddp::launcher {
 
@@ -21,7 +21,7 @@ class InputFeed {
 
   /// @p loop must outlive the object. @p taken: so many bytes more have been read. Throws Error(system).
   /// @param input the descriptor that the reading end gets
-  InputFeed(EventLoop& loop, Taken taken, int input);
+  InputFeed(stream::EventLoop& loop, Taken taken, int input);
   InputFeed(const InputFeed&) = delete;
   InputFeed& operator=(const InputFeed&) = delete;
   ~InputFeed();
@@ -35,7 +35,7 @@ class InputFeed {
   void pump();
   void close();
 
-  EventLoop& loop_;
+  stream::EventLoop& loop_;
   Taken taken_;
   int input_;
   base::UniqueFd pipe_;  ///< the writing end; closed once the input has ended

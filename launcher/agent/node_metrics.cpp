@@ -11,7 +11,7 @@ namespace ddp::launcher {
 
 using diagnostics::Metric;
 
-NodeMetrics::NodeMetrics(Node node, EventLoop& loop) : node_(std::move(node)), loop_(loop) {
+NodeMetrics::NodeMetrics(Node node, stream::EventLoop& loop) : node_(std::move(node)), loop_(loop) {
   if (!node_.port) return;
   endpoint_ = std::make_unique<diagnostics::MetricsEndpoint>(node_.address, *node_.port, [this] { return text(); });
   loop_.watch(endpoint_->fd(), [this] { endpoint_->serve(); });

@@ -15,7 +15,7 @@
 #include "control/messages.hpp"
 #include "diagnostics/metrics/metrics_endpoint.hpp"
 #include "diagnostics/metrics/watched_ranks.hpp"
-#include "events/event_loop.hpp"
+#include "stream/event_loop.hpp"
 
 namespace ddp::launcher {
 
@@ -42,7 +42,7 @@ class NodeMetrics {
   };
 
   /// @p loop must outlive the object. Throws Error(system), for example where the port is taken.
-  NodeMetrics(Node node, EventLoop& loop);
+  NodeMetrics(Node node, stream::EventLoop& loop);
   NodeMetrics(const NodeMetrics&) = delete;
   NodeMetrics& operator=(const NodeMetrics&) = delete;
   ~NodeMetrics();
@@ -61,7 +61,7 @@ class NodeMetrics {
   bool wanted() const { return endpoint_ || of_.interval > std::chrono::milliseconds{0}; }
 
   Node node_;
-  EventLoop& loop_;
+  stream::EventLoop& loop_;
   std::unique_ptr<diagnostics::MetricsEndpoint> endpoint_;
   Ranks of_{.epoch = -1};
   double started_at_ = 0;  ///< s since 1970; 0: not yet

@@ -12,7 +12,7 @@
 
 #include "base/errors.hpp"
 #include "base/socket.hpp"
-#include "store_server/own_addresses.hpp"
+#include "store_server/peer_address.hpp"
 
 namespace ddp::launcher {
 namespace {

@@ -3,10 +3,8 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <chrono>
-#include <memory>
 #include <thread>
 
 #include <fmt/format.h>
@@ -16,7 +14,7 @@
 #include "base/errors.hpp"
 #include "base/socket.hpp"
 #include "control/handshake.hpp"
-#include "control/socket_address.hpp"
+#include "stream/listening.hpp"
 
 namespace ddp::launcher::control {
 namespace {
@@ -28,6 +26,8 @@ constexpr std::chrono::seconds kHandshakeLimit{15};
 constexpr int kRefusalsUntilFailure = 3;
 constexpr std::chrono::milliseconds kFirstPause{100};
 constexpr std::chrono::milliseconds kLongestPause{1000};
+
+using stream::SessionCipher;
 
 constexpr const char* kAttempted = "connecting to the job's coordinator";
 
@@ -107,81 +107,39 @@ class Findings {
 // TCP's simultaneous open: a connection to a free port of this host, in the range for outgoing connections, may connect
 // to itself, and would keep the port from the coordinator.
 bool met_itself(int fd) {
-  if (to_text(local_address(fd)) != to_text(peer_address(fd))) return false;
+  if (stream::to_text(stream::local_address(fd)) != stream::to_text(stream::peer_address(fd))) return false;
   const linger at_once{.l_onoff = 1, .l_linger = 0};
   ::setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
   return true;
 }
 
-Greeting receive_greeting(int fd, Deadline deadline) {
-  GreetingBytes received{};
-  std::size_t size = 0;
-  for (;;) {
-    if (!base::wait_for(fd, POLLIN, deadline)) {
+SessionCipher shake_hands(int fd, const Provers& provers, Deadline deadline) {
+  using Stage = stream::Handshake::Stage;
+  stream::Handshake handshake(kProtocol, {}, provers);
+  try {
+    converse(fd, handshake, deadline, kAttempted);
+  } catch (const Error& error) {
+    const bool lost = error.code() == ErrorCode::peer_lost && error.native().empty();
+    if (error.code() == ErrorCode::timeout && handshake.stage() == Stage::greeting)
       throw refusal(ErrorCode::unavailable, "it accepts the connection but does not answer");
-    }
-    const ssize_t count = ::recv(fd, received.data() + size, received.size() - size, MSG_DONTWAIT);
-    if (count < 0 && (errno == EINTR || errno == EAGAIN || errno == EWOULDBLOCK)) continue;
-    if (count < 0) throw base::system_error(kAttempted, errno);
-    if (count == 0) throw refusal(ErrorCode::unavailable, "it closed the connection without an answer");
-    size += static_cast<std::size_t>(count);
-    try {
-      if (const auto greeting = parse_greeting(std::span{received}.first(size))) return *greeting;
-    } catch (const Error& error) {
-      throw refusal(error.code(), fmt::format("it is no coordinator: {}", error.cause()));
-    }
-  }
-}
-
-Announcement receive_announcement(int fd, Deadline deadline) {
-  AnnouncementBytes bytes{};
-  try {
-    base::receive_exactly(fd, bytes, deadline, kAttempted);
-  } catch (const Error& error) {
     if (error.code() != ErrorCode::peer_lost) throw;
-    throw refusal(ErrorCode::unavailable, "it closed the connection after its greeting");
-  }
-  return parse_announcement(bytes);
-}
-
-Bytes exchange_proofs(int fd, std::span<const std::byte> own, const Prover& prover, Deadline deadline) {
-  try {
-    base::send_all(fd, with_length(own), deadline, kAttempted);
-    std::array<std::byte, kProofHeaderBytes> header{};
-    base::receive_exactly(fd, header, deadline, kAttempted);
-    Bytes proof(proof_length(header));
-    base::receive_exactly(fd, proof, deadline, kAttempted);
-    return proof;
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::peer_lost) throw;
+    if (handshake.stage() == Stage::greeting && lost)
+      throw refusal(ErrorCode::unavailable, "it closed the connection without an answer");
+    if (handshake.stage() == Stage::greeting) throw;
+    if (handshake.stage() == Stage::details)
+      throw refusal(ErrorCode::unavailable, "it closed the connection after its greeting");
+    const stream::Prover& prover = *handshake.prover();
     throw refusal(ErrorCode::conflict, fmt::format("it does not accept {}", prover.what()), prover.hint());
   }
-}
-
-SessionCipher shake_hands(int fd, const Provers& provers, Deadline deadline) {
-  const EphemeralKey key;
-  const Greeting ours{.version = kProtocolVersion, .key = key.public_key()};
-  base::send_all(fd, encode(ours), deadline, kAttempted);
-  const Greeting theirs = receive_greeting(fd, deadline);
-  if (theirs.key == ours.key) throw refusal(ErrorCode::protocol, "it is no coordinator: it echoes what it receives");
-  if (theirs.version != kProtocolVersion) {
-    throw refusal(ErrorCode::protocol, fmt::format("it speaks version {} of ddprun's protocol; this is version {}",
-                                                   theirs.version, kProtocolVersion));
-  }
-  const Announcement announcement = receive_announcement(fd, deadline);
-  const std::shared_ptr<Prover> prover = provers(announcement);
-  const auto statement = [&](HandshakeSide side) { return make_statement(side, ours, theirs, announcement); };
-  const Bytes proof = exchange_proofs(fd, prover->prove(statement(HandshakeSide::connecting)), *prover, deadline);
-  prover->check(proof, statement(HandshakeSide::accepting));
-  return key.agree(HandshakeSide::connecting, theirs.key);
+  return handshake.cipher();
 }
 
 std::optional<Connection> try_address(const addrinfo& address, std::uint16_t port, const Provers& provers,
                                       Deadline deadline, std::chrono::milliseconds connect_limit, Findings& findings) {
-  const std::string name = to_text(address);
+  const std::string name = stream::to_text(address);
   try {
     base::UniqueFd fd =
-        base::connect_tcp(numeric_host(address), port, earlier(deadline, Deadline::after(connect_limit)));
+        base::connect_tcp(stream::numeric_host(address), port, earlier(deadline, Deadline::after(connect_limit)));
     if (met_itself(fd.get())) throw base::system_error(kAttempted, ECONNREFUSED);
     SessionCipher cipher = shake_hands(fd.get(), provers, earlier(deadline, Deadline::after(kHandshakeLimit)));
     return Connection{std::move(fd), name, std::move(cipher)};
@@ -194,7 +152,7 @@ std::optional<Connection> try_address(const addrinfo& address, std::uint16_t por
 std::optional<Connection> try_host(const std::string& host, std::uint16_t port, const Provers& provers,
                                    Deadline deadline, std::chrono::milliseconds connect_limit, Findings& findings) {
   try {
-    const AddressList found = resolve(host, port, AI_ADDRCONFIG, kAttempted, deadline);
+    const base::AddressList found = base::resolve(host, port, AI_ADDRCONFIG, kAttempted, deadline);
     for (const addrinfo* address = found.get(); address != nullptr; address = address->ai_next) {
       if (deadline.expired()) break;
       if (auto connection = try_address(*address, port, provers, deadline, connect_limit, findings)) return connection;

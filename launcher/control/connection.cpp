@@ -13,6 +13,7 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -24,7 +25,6 @@
 namespace ddp::launcher::control {
 namespace {
 
-constexpr std::size_t kHeaderBytes = 4;
 constexpr std::size_t kReadBytes = std::size_t{64} << 10U;
 constexpr int kReadsPerTurn = 16;  // then other connections have their turn
 
@@ -36,12 +36,6 @@ bool is_tcp(int fd) {
 
 std::string describe(int number) { return fmt::format("{} [{}]", base::errno_text(number), base::errno_name(number)); }
 
-std::uint32_t read_length(std::span<const std::byte> header) {
-  std::uint32_t length = 0;
-  for (const std::byte byte : header.first(kHeaderBytes)) length = length << 8U | std::to_integer<std::uint32_t>(byte);
-  return length;
-}
-
 void require_sendable(std::size_t bytes) {
   if (bytes <= kMaxMessageBytes) return;
   throw Error{{.code = ErrorCode::invalid_argument,
@@ -51,52 +45,7 @@ void require_sendable(std::size_t bytes) {
 
 }  // namespace
 
-// ---- frames
-
-void FrameBuffer::append(std::span<const std::byte> bytes) {
-  // Moving the rest costs at most as much as what was consumed before.
-  if (consumed_ >= buffer_.size() - consumed_) {
-    buffer_.erase(buffer_.begin(), buffer_.begin() + static_cast<std::ptrdiff_t>(consumed_));
-    consumed_ = 0;
-  }
-  buffer_.insert(buffer_.end(), bytes.begin(), bytes.end());
-}
-
-std::optional<Bytes> FrameBuffer::next() {
-  const auto rest = std::span{buffer_}.subspan(consumed_);
-  if (rest.size() < kHeaderBytes) return std::nullopt;
-  const std::size_t length = read_length(rest);
-  if (length > max_frame_bytes_) {
-    throw Error{
-        {.code = ErrorCode::protocol,
-         .attempted = "receiving a control message",
-         .cause = fmt::format("its length is given as {} bytes; at most {} are allowed", length, max_frame_bytes_)}};
-  }
-  if (rest.size() - kHeaderBytes < length) return std::nullopt;
-  const auto payload = rest.subspan(kHeaderBytes, length);
-  Bytes whole{payload.begin(), payload.end()};
-  consumed_ += kHeaderBytes + length;
-  if (consumed_ == buffer_.size()) {
-    buffer_ = Bytes{};  // frees the memory of a long message
-    consumed_ = 0;
-  }
-  return whole;
-}
-
-Bytes frame(std::span<const std::byte> payload) {
-  require_sendable(payload.size());
-  Bytes framed;
-  framed.reserve(kHeaderBytes + payload.size());
-  for (std::size_t i = 0; i < kHeaderBytes; ++i) {
-    framed.push_back(static_cast<std::byte>(payload.size() >> (8 * (kHeaderBytes - 1 - i)) & 0xFFU));
-  }
-  framed.insert(framed.end(), payload.begin(), payload.end());
-  return framed;
-}
-
-// ---- connections
-
-Connection::Connection(base::UniqueFd socket, std::string peer, std::optional<SessionCipher> cipher)
+Connection::Connection(base::UniqueFd socket, std::string peer, std::optional<stream::SessionCipher> cipher)
     : socket_(std::move(socket)), peer_(std::move(peer)), cipher_(std::move(cipher)) {
   const int flags = ::fcntl(socket_.get(), F_GETFL);
   if (flags < 0 || ::fcntl(socket_.get(), F_SETFL, flags | O_NONBLOCK) != 0) {
@@ -133,7 +82,7 @@ bool Connection::next_frame() {
   Outgoing& first = outgoing_.front();
   const auto rest = std::span{*first.payload}.subspan(first.framed);
   const auto piece = rest.first(std::min(rest.size(), kPieceBytes));
-  frame_ = cipher_ ? frame(cipher_->seal(piece)) : frame(piece);
+  frame_ = cipher_ ? stream::frame(cipher_->seal(piece)) : stream::frame(piece);
   first.framed += piece.size();
   if (piece.size() < kPieceBytes) outgoing_.pop_front();
   return true;
@@ -223,7 +172,7 @@ void Connection::drop_outgoing() {
 void Connection::lose(std::string because) {
   lost_because_ = std::move(because);
   drop_outgoing();
-  incoming_ = FrameBuffer{kMaxMessageBytes};
+  incoming_ = stream::FrameBuffer{kMaxMessageBytes};
   joined_ = Bytes{};
   ::shutdown(socket_.get(), SHUT_RDWR);
 }
@@ -271,3 +220,63 @@ ConnectionPair make_pair() {
 }
 
 }  // namespace ddp::launcher::control
+
+namespace ddp::launcher {
+
+LoopConnection::LoopConnection(stream::EventLoop& loop, control::Connection connection, OnMessage on_message,
+                               OnLost on_lost)
+    : loop_(loop),
+      connection_(std::move(connection)),
+      callbacks_(std::make_shared<Callbacks>(
+          Callbacks{.on_message = std::move(on_message), .on_lost = std::move(on_lost), .enabled = true})) {
+  loop_.watch(connection_.fd(), [this] { read(); });
+}
+
+LoopConnection::~LoopConnection() { forget(); }
+
+void LoopConnection::forget() {
+  callbacks_->enabled = false;
+  loop_.forget(connection_.fd());
+}
+
+void LoopConnection::send(const control::Message& message) {
+  if (!connection_.open()) return;
+  connection_.send(message);
+  loop_.want_write(connection_.fd(), connection_.wants_to_write());
+}
+
+void LoopConnection::beat() {
+  if (!connection_.open()) return;
+  connection_.beat();
+  loop_.want_write(connection_.fd(), connection_.wants_to_write());
+}
+
+control::Connection LoopConnection::release() {
+  forget();
+  return std::move(connection_);
+}
+
+void LoopConnection::close(Deadline deadline) {
+  forget();
+  connection_.close(deadline);
+}
+
+void LoopConnection::read() {
+  if (!connection_.open()) return;
+  const std::shared_ptr<Callbacks> callbacks = callbacks_;
+  if (connection_.wants_to_write()) {
+    connection_.flush();
+    loop_.want_write(connection_.fd(), connection_.wants_to_write());
+  }
+  const std::vector<control::Message> messages = connection_.receive();
+  const bool lost = !connection_.open();
+  const std::string why = connection_.lost_because();
+  if (lost) loop_.forget(connection_.fd());
+  for (const control::Message& message : messages) {
+    callbacks->on_message(message);
+    if (!callbacks->enabled) return;
+  }
+  if (lost) callbacks->on_lost(why);
+}
+
+}  // namespace ddp::launcher

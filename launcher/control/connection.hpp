@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -14,7 +15,9 @@
 
 #include "base/unique_fd.hpp"
 #include "control/messages.hpp"
-#include "control/session_cipher.hpp"
+#include "stream/event_loop.hpp"
+#include "stream/framing.hpp"
+#include "stream/secret.hpp"
 
 namespace ddp::launcher::control {
 
@@ -24,36 +27,15 @@ inline constexpr std::size_t kMaxMessageBytes = std::size_t{256} << 20U;
 /// connection is never more than one of them, however long the message and however many connections get it.
 inline constexpr std::size_t kPieceBytes = std::size_t{64} << 10U;
 
-/// Cuts a byte stream into frames: a 32-bit length in network byte order, then that many bytes.
-class FrameBuffer {
- public:
-  explicit FrameBuffer(std::size_t max_frame_bytes) : max_frame_bytes_(max_frame_bytes) {}
-  void append(std::span<const std::byte> bytes);
-  /// The next whole frame. Throws Error(protocol) for a length above the limit.
-  std::optional<Bytes> next();
-  /// Whether part of a frame is buffered.
-  bool has_part() const { return consumed_ < buffer_.size(); }
-  /// For a connection that has authenticated.
-  void set_limit(std::size_t max_frame_bytes) { max_frame_bytes_ = max_frame_bytes; }
-
- private:
-  std::size_t max_frame_bytes_;
-  Bytes buffer_;
-  std::size_t consumed_ = 0;
-};
-
-/// Throws Error(invalid_argument) for more than kMaxMessageBytes.
-Bytes frame(std::span<const std::byte> payload);
-
 /// Owns the socket, which it makes non-blocking. Not thread-safe. A TCP peer that vanishes (power, cable) is noticed
 /// after about 20 s.
 class Connection {
  public:
   /// @param peer for messages: "the agent on n2 (pid 7)".
   /// @param cipher of a connection between hosts
-  Connection(base::UniqueFd socket, std::string peer, std::optional<SessionCipher> cipher = {});
+  Connection(base::UniqueFd socket, std::string peer, std::optional<stream::SessionCipher> cipher = {});
 
-  /// Also of a lost connection, for EventLoop::forget(): the descriptor is closed by close() or the destructor.
+  /// Also of a lost connection, for stream::EventLoop::forget(): the descriptor is closed by close() or the destructor.
   int fd() const { return socket_.get(); }
   bool open() const { return socket_ && lost_because_.empty(); }
   const std::string& peer() const { return peer_; }
@@ -101,8 +83,8 @@ class Connection {
 
   base::UniqueFd socket_;
   std::string peer_;
-  std::optional<SessionCipher> cipher_;
-  FrameBuffer incoming_{kMaxMessageBytes};
+  std::optional<stream::SessionCipher> cipher_;
+  stream::FrameBuffer incoming_{kMaxMessageBytes};
   Bytes joined_;                   ///< the pieces of a message that is not complete
   std::deque<Outgoing> outgoing_;  ///< not sealed: that happens when the socket can take it
   Bytes frame_;                    ///< what is being sent
@@ -121,3 +103,55 @@ struct ConnectionPair {
 ConnectionPair make_pair();
 
 }  // namespace ddp::launcher::control
+
+namespace ddp::launcher {
+
+// A control connection in an event loop: calls functions for what arrives, and sends when the socket takes it.
+
+/// Not thread-safe. Its functions are called from stream::EventLoop::run_once() and read(), and may close or destroy
+/// it, after which none is called any more.
+class LoopConnection {
+ public:
+  using OnMessage = std::function<void(const control::Message&)>;
+  /// @p why as control::Connection::lost_because()
+  using OnLost = std::function<void(const std::string& why)>;
+
+  /// @param loop must outlive the object
+  /// @param on_lost called once, after @p on_message for all that arrived before
+  LoopConnection(stream::EventLoop& loop, control::Connection connection, OnMessage on_message, OnLost on_lost);
+  LoopConnection(const LoopConnection&) = delete;
+  LoopConnection& operator=(const LoopConnection&) = delete;
+  ~LoopConnection();
+
+  /// False from the last messages of a lost connection on.
+  bool open() const { return connection_.open(); }
+  int fd() const { return connection_.fd(); }
+  const std::string& peer() const { return connection_.peer(); }
+  void set_peer(std::string peer) { connection_.set_peer(std::move(peer)); }
+
+  /// Does nothing when it is not open.
+  void send(const control::Message& message);
+  /// As control::Connection.
+  void beat();
+  Deadline::Clock::time_point last_heard() const { return connection_.last_heard(); }
+  /// Reads what has arrived, as the loop does.
+  void read();
+  /// Gives the connection up to the caller. Calls no function; the object is only to be destroyed then.
+  control::Connection release();
+  /// As control::Connection::close(). Calls no function.
+  void close(Deadline deadline);
+
+ private:
+  struct Callbacks {
+    OnMessage on_message;
+    OnLost on_lost;
+    bool enabled = true;
+  };
+  void forget();
+
+  stream::EventLoop& loop_;
+  control::Connection connection_;
+  std::shared_ptr<Callbacks> callbacks_;  ///< outlives the object while one of them runs
+};
+
+}  // namespace ddp::launcher

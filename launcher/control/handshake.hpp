@@ -1,5 +1,5 @@
-// Mutual proof that both ends of a control connection belong together, before anything else on it: strangers learn and
-// can do nothing.
+// Control connections between hosts: both ends prove that they belong together, before anything else. What follows is
+// encrypted.
 #pragma once
 
 #include <chrono>
@@ -13,16 +13,30 @@
 #include <ddp/deadline.hpp>
 
 #include "control/connection.hpp"
-#include "control/prover.hpp"
+#include "stream/handshake.hpp"
 
 namespace ddp::launcher::control {
 
-/// The accepting side's listening sockets and the connections that have not authenticated yet. Each side sends a
-/// greeting (magic, protocol version, the X25519 key of this connection), the accepting one also how to prove; then
-/// each proves itself for what was sent, the connecting side first. What follows is encrypted. Never blocks. A
-/// connection that is not done in time, that sends anything else, or one too many of them (kMaxPending; then the oldest
-/// of the source that has the most) is closed without an answer; what is wrong is logged at most once a second. Only a
-/// greeting of another protocol version is answered with ours, so that the other side can name both.
+using stream::Announcement;
+using stream::job_secret_prover;
+using stream::job_secret_provers;
+using stream::ProofMethod;
+using stream::Prover;
+using stream::Provers;
+using stream::Salt;
+using stream::Secret;
+using stream::SecretProver;
+
+/// The line end of its magic shows whether something on the way rewrites lines.
+inline constexpr stream::Protocol kProtocol{
+    .magic = "ddpctl\r\n", .version = kProtocolVersion, .name = "ddprun's protocol", .listener = "coordinator"};
+
+inline constexpr std::size_t kMaxPending = 512;
+
+/// The accepting side's listening sockets and the connections that have not authenticated yet. Never blocks. A
+/// connection that is not done in time, that sends anything else, or one too many of them (kMaxPending) is closed
+/// without an answer; what is wrong is logged at most once a second. Only a greeting of another protocol version is
+/// answered with ours, so that the other side can name both.
 class Listener {
  public:
   /// Listens at @p port (0: the kernel chooses) of all @p addresses, of which some may not be usable; "" stands for all
@@ -44,10 +58,9 @@ class Listener {
   std::vector<std::string> addresses() const;
   /// Descriptors to watch for reading: one, which stays the same whatever connections come and go; none after close().
   std::vector<int> fds() const;
-  /// To be called when one of fds() is readable, and at next_deadline(): new proven connections. Their peers are
-  /// numeric addresses ("10.1.2.3:40122").
+  /// To be called when one of fds() is readable: new proven connections. Their peers are numeric addresses
+  /// ("10.1.2.3:40122").
   std::vector<Connection> accept_ready();
-  std::optional<Deadline> next_deadline() const;
   /// Stops listening and closes what has not authenticated.
   void close();
 

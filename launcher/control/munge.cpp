@@ -176,4 +176,19 @@ Bytes Munge::seal(std::span<const std::byte> payload) const { return Call{socket
 
 Munge::Opened Munge::open(std::span<const std::byte> credential) const { return Call{socket_}.open(credential); }
 
+void MungeProver::check(std::span<const std::byte> proof, const stream::Statement& statement) {
+  const Munge::Opened opened = munge_.open(proof);
+  std::string cause;
+  if (opened.user != munge_.user()) {
+    cause = fmt::format("it is a process of user {}, not of user {}", opened.user, munge_.user());
+  } else if (!std::ranges::equal(opened.payload, statement)) {
+    cause = "its munge credential was made for something else";
+  }
+  if (cause.empty()) return;
+  throw Error{{.code = ErrorCode::conflict,
+               .attempted = "checking who is at the other end",
+               .cause = std::move(cause),
+               .hint = hint()}};
+}
+
 }  // namespace ddp::launcher::control

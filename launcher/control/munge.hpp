@@ -7,8 +7,11 @@
 #include <cstddef>
 #include <span>
 #include <string>
+#include <utility>
 
 #include <ddp/bytes.hpp>
+
+#include "stream/handshake.hpp"
 
 namespace ddp::launcher::control {
 
@@ -36,6 +39,24 @@ class Munge {
  private:
   std::string socket_;
   uid_t user_;
+};
+
+/// A credential of the statement, which this user alone can open.
+class MungeProver : public stream::Prover {
+ public:
+  explicit MungeProver(Munge munge) : munge_(std::move(munge)) {}
+
+  stream::Announcement announcement() const override { return {.method = stream::ProofMethod::munge}; }
+  Bytes prove(const stream::Statement& statement) override { return munge_.seal(statement); }
+  void check(std::span<const std::byte> proof, const stream::Statement& statement) override;
+  bool slow() const override { return true; }
+  std::string what() const override { return "this node's munge credential"; }
+  std::string hint() const override {
+    return "all nodes need the same user, munge.key and time; the coordinator's ddprun says which differs";
+  }
+
+ private:
+  Munge munge_;
 };
 
 }  // namespace ddp::launcher::control

@@ -18,7 +18,7 @@ constexpr std::chrono::milliseconds kFarewellLook{2};
 
 }  // namespace
 
-AgentLinks::AgentLinks(EventLoop& loop, PeerLimits limits, OnMessage on_message, OnLost on_lost)
+AgentLinks::AgentLinks(stream::EventLoop& loop, PeerLimits limits, OnMessage on_message, OnLost on_lost)
     : loop_(loop),
       limits_(limits),
       on_message_(std::move(on_message)),
@@ -151,16 +151,7 @@ std::string AgentLinks::peer(int link) const {
 }
 
 std::optional<Deadline> AgentLinks::next_deadline() const {
-  const auto listening = listener_ ? listener_->next_deadline() : std::nullopt;
-  if (leaving_.empty()) return listening;
-  const Deadline leaving = Deadline::after(kFarewellLook);
-  return listening ? earlier(*listening, leaving) : leaving;
-}
-
-void AgentLinks::time_passed() {
-  see_off();
-  if (const auto deadline = listener_ ? listener_->next_deadline() : std::nullopt; deadline && deadline->expired())
-    accept_ready();
+  return leaving_.empty() ? std::nullopt : std::optional{Deadline::after(kFarewellLook)};
 }
 
 }  // namespace ddp::launcher

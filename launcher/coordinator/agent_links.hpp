@@ -14,9 +14,8 @@
 
 #include "control/connection.hpp"
 #include "control/handshake.hpp"
-#include "control/loop_connection.hpp"
-#include "events/event_loop.hpp"
 #include "events/heartbeat.hpp"
+#include "stream/event_loop.hpp"
 
 namespace ddp::launcher {
 
@@ -34,7 +33,7 @@ class AgentLinks {
   using OnLost = std::function<void(int link, const Loss& loss)>;
 
   /// @p loop must outlive the object.
-  AgentLinks(EventLoop& loop, PeerLimits limits, OnMessage on_message, OnLost on_lost);
+  AgentLinks(stream::EventLoop& loop, PeerLimits limits, OnMessage on_message, OnLost on_lost);
   AgentLinks(const AgentLinks&) = delete;
   AgentLinks& operator=(const AgentLinks&) = delete;
   ~AgentLinks();
@@ -66,7 +65,7 @@ class AgentLinks {
   bool empty() const { return links_.empty(); }
 
   std::optional<Deadline> next_deadline() const;
-  void time_passed();
+  void time_passed() { see_off(); }
 
  private:
   struct Leaving {
@@ -80,7 +79,7 @@ class AgentLinks {
   void watch_listener();
   void forget_listener();
 
-  EventLoop& loop_;
+  stream::EventLoop& loop_;
   PeerLimits limits_;
   OnMessage on_message_;
   OnLost on_lost_;

@@ -43,7 +43,7 @@ std::string random_suffix() {
 
 }  // namespace
 
-Coordinator::Coordinator(CoordinatorOptions options, EventLoop& loop, CoordinatorEvents events, Clock clock)
+Coordinator::Coordinator(CoordinatorOptions options, stream::EventLoop& loop, CoordinatorEvents events, Clock clock)
     : options_(std::move(options)),
       events_(std::move(events)),
       clock_(std::move(clock)),

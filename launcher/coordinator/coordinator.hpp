@@ -21,9 +21,9 @@
 #include "coordinator/membership.hpp"
 #include "coordinator/supervisor.hpp"
 #include "diagnostics/hang/hang_inquiry.hpp"
-#include "events/event_loop.hpp"
 #include "events/heartbeat.hpp"
 #include "outcome/job_outcome.hpp"
+#include "stream/event_loop.hpp"
 
 namespace ddp::launcher {
 
@@ -72,7 +72,7 @@ class Coordinator {
   using Clock = std::function<Moment()>;
 
   /// @p loop must outlive the object. @p clock: for tests.
-  Coordinator(CoordinatorOptions options, EventLoop& loop, CoordinatorEvents events, Clock clock = Moment::now);
+  Coordinator(CoordinatorOptions options, stream::EventLoop& loop, CoordinatorEvents events, Clock clock = Moment::now);
   Coordinator(const Coordinator&) = delete;
   Coordinator& operator=(const Coordinator&) = delete;
 

@@ -184,7 +184,7 @@ class JobConsole::Writer {
   bool ending_ = false, ended_ = false;
 };
 
-JobConsole::JobConsole(EventLoop& loop, int out, int err, OnTaken on_taken, std::chrono::milliseconds patience)
+JobConsole::JobConsole(stream::EventLoop& loop, int out, int err, OnTaken on_taken, std::chrono::milliseconds patience)
     : loop_(loop), writer_(std::make_shared<Writer>(out, err)), patience_(patience) {
   loop_.watch(writer_->taken_fd(), [this, on_taken = std::move(on_taken)] {
     for (const auto& [origin, taken] : writer_->take()) on_taken(origin.first, taken);

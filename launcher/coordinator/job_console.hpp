@@ -11,7 +11,7 @@
 
 #include "base/unique_fd.hpp"
 #include "control/messages.hpp"
-#include "events/event_loop.hpp"
+#include "stream/event_loop.hpp"
 
 namespace ddp::launcher {
 
@@ -26,7 +26,7 @@ class JobConsole {
   /// @param out descriptors of standard output and error, not owned
   /// @param patience for the thread to end; one that takes longer hangs in a file system that does not answer, or its
   /// node is starved
-  JobConsole(EventLoop& loop, int out, int err, OnTaken on_taken,
+  JobConsole(stream::EventLoop& loop, int out, int err, OnTaken on_taken,
              std::chrono::milliseconds patience = std::chrono::milliseconds(2'000));
   JobConsole(const JobConsole&) = delete;
   JobConsole& operator=(const JobConsole&) = delete;
@@ -46,7 +46,7 @@ class JobConsole {
 
  private:
   class Writer;
-  EventLoop& loop_;
+  stream::EventLoop& loop_;
   std::shared_ptr<Writer> writer_;  ///< shared with the thread, which may hang
   std::thread thread_;              ///< from the first output on
   std::chrono::milliseconds patience_;

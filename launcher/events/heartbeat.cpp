@@ -26,7 +26,7 @@ timespec to_timespec(std::chrono::milliseconds time) {
 
 }  // namespace
 
-Heartbeat::Heartbeat(EventLoop& loop, std::chrono::milliseconds interval, EventLoop::Handler on_beat)
+Heartbeat::Heartbeat(stream::EventLoop& loop, std::chrono::milliseconds interval, stream::EventLoop::Handler on_beat)
     : loop_(loop), interval_(interval), timer_(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)) {
   const itimerspec times{.it_interval = to_timespec(interval), .it_value = to_timespec(interval)};
   if (!timer_ || ::timerfd_settime(timer_.get(), 0, &times, nullptr) != 0)

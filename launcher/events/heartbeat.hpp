@@ -6,7 +6,7 @@
 #include <ddp/deadline.hpp>
 
 #include "base/unique_fd.hpp"
-#include "events/event_loop.hpp"
+#include "stream/event_loop.hpp"
 
 namespace ddp::launcher {
 
@@ -33,7 +33,7 @@ class Heartbeat {
   static constexpr std::chrono::milliseconds kPause{500};
 
   /// Calls @p on_beat in @p loop, which must outlive the object.
-  Heartbeat(EventLoop& loop, std::chrono::milliseconds interval, EventLoop::Handler on_beat);
+  Heartbeat(stream::EventLoop& loop, std::chrono::milliseconds interval, stream::EventLoop::Handler on_beat);
   Heartbeat(const Heartbeat&) = delete;
   Heartbeat& operator=(const Heartbeat&) = delete;
   ~Heartbeat();
@@ -50,7 +50,7 @@ class Heartbeat {
   bool take_beat();
 
  private:
-  EventLoop& loop_;
+  stream::EventLoop& loop_;
   std::chrono::milliseconds interval_;
   base::UniqueFd timer_;
   Time last_beat_ = Deadline::Clock::now();

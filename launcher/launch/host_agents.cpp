@@ -95,7 +95,7 @@ std::string hint_for_ssh_end(const std::string& host, int status, const std::str
   return fmt::format("is it up, with an sshd? Try 'ssh -o BatchMode=yes {} true'", host);
 }
 
-HostAgents::HostAgents(EventLoop& loop, const LaunchOptions& options, std::size_t num_hosts, std::string ddprun,
+HostAgents::HostAgents(stream::EventLoop& loop, const LaunchOptions& options, std::size_t num_hosts, std::string ddprun,
                        const base::Environment& environment, AgentSettings common, Events events,
                        HostAgentLimits limits)
     : loop_(loop),

@@ -15,11 +15,11 @@
 
 #include "base/process.hpp"
 #include "base/unique_fd.hpp"
-#include "events/event_loop.hpp"
 #include "launch/agent_settings.hpp"
 #include "launch/host_words.hpp"
 #include "launch/launch_role.hpp"
 #include "options/launch_options.hpp"
+#include "stream/event_loop.hpp"
 
 namespace ddp::launcher {
 
@@ -74,7 +74,7 @@ class HostAgents {
 
   /// Starts the first. @p common lacks node, ranks and here. @p loop must outlive the object. Throws Error and
   /// ExitError where there is no ssh, or no process can be made.
-  HostAgents(EventLoop& loop, const LaunchOptions& options, std::size_t num_hosts, std::string ddprun,
+  HostAgents(stream::EventLoop& loop, const LaunchOptions& options, std::size_t num_hosts, std::string ddprun,
              const base::Environment& environment, AgentSettings common, Events events, HostAgentLimits limits = {});
   HostAgents(const HostAgents&) = delete;
   HostAgents& operator=(const HostAgents&) = delete;
@@ -117,7 +117,7 @@ class HostAgents {
   void give_up(std::size_t index, std::string cause, std::string hint);
   void report_failures();
 
-  EventLoop& loop_;
+  stream::EventLoop& loop_;
   const LaunchOptions& options_;
   std::string ddprun_;
   EnvironmentMap environment_;

@@ -34,7 +34,7 @@ constexpr std::chrono::milliseconds kInputPause{500};
 
 }  // namespace
 
-JobInput::JobInput(EventLoop& loop, int fd, Send send) : loop_(loop), source_(fd), send_(std::move(send)) {}
+JobInput::JobInput(stream::EventLoop& loop, int fd, Send send) : loop_(loop), source_(fd), send_(std::move(send)) {}
 
 JobInput::~JobInput() { watch(false); }
 

@@ -11,7 +11,7 @@
 
 #include "base/unique_fd.hpp"
 #include "control/messages.hpp"
-#include "events/event_loop.hpp"
+#include "stream/event_loop.hpp"
 
 namespace ddp::launcher {
 
@@ -58,7 +58,7 @@ class JobInput {
   using Send = std::function<void(const control::Input& piece)>;
 
   /// Reads @p fd once begin() has been called. @p loop must outlive the object. Throws Error(system).
-  JobInput(EventLoop& loop, int fd, Send send);
+  JobInput(stream::EventLoop& loop, int fd, Send send);
   JobInput(const JobInput&) = delete;
   JobInput& operator=(const JobInput&) = delete;
   ~JobInput();
@@ -75,7 +75,7 @@ class JobInput {
   void look();
   void watch(bool wanted);
 
-  EventLoop& loop_;
+  stream::EventLoop& loop_;
   InputSource source_;
   Send send_;
   std::size_t out_ = 0;  ///< sent, and not read by rank 0

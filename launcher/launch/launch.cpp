@@ -23,7 +23,7 @@
 #include "base/left_scratch.hpp"
 #include "base/log.hpp"
 #include "cli/option_values.hpp"
-#include "control/pending_connections.hpp"
+#include "control/handshake.hpp"
 #include "coordinator/coordinator.hpp"
 #include "coordinator/job_console.hpp"
 #include "events/signal_inbox.hpp"
@@ -366,7 +366,7 @@ class Process {
   OwnNetwork network_;
   std::unique_ptr<NodeJob> job_;
   std::optional<ScratchDirectory> scratch_;
-  EventLoop loop_;
+  stream::EventLoop loop_;
   std::unique_ptr<SignalInbox> signals_;
   std::unique_ptr<SrunProcess> srun_;
   std::unique_ptr<JobConsole> console_;

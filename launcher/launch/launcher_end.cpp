@@ -42,7 +42,7 @@ bool readers_keep_up() {
   return std::all_of(streams.begin(), streams.end(), [](const pollfd& stream) { return stream.revents != 0; });
 }
 
-void end_launchers(EventLoop& loop, Coordinator& coordinator, const RunningLaunchers& launchers) {
+void end_launchers(stream::EventLoop& loop, Coordinator& coordinator, const RunningLaunchers& launchers) {
   const auto begin = Deadline::Clock::now();
   while (!launchers.ended()) {
     const bool kept_up = readers_keep_up();

@@ -7,7 +7,7 @@
 #include <ddp/deadline.hpp>
 
 #include "coordinator/coordinator.hpp"
-#include "events/event_loop.hpp"
+#include "stream/event_loop.hpp"
 
 namespace ddp::launcher {
 
@@ -22,6 +22,6 @@ bool readers_keep_up();
 
 /// They may still hold output of agents for a slow reader; signals shorten the wait. Else they wait for nodes or for
 /// Slurm: where a signal, --timeout or a failure ends the job, no longer than any other part of the end.
-void end_launchers(EventLoop& loop, Coordinator& coordinator, const RunningLaunchers& launchers);
+void end_launchers(stream::EventLoop& loop, Coordinator& coordinator, const RunningLaunchers& launchers);
 
 }  // namespace ddp::launcher

@@ -21,7 +21,7 @@
 
 #include "base/errors.hpp"
 #include "base/unique_fd.hpp"
-#include "control/munge_prover.hpp"
+#include "control/munge.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -47,7 +47,7 @@ RendezvousProof::RendezvousProof(base::Environment environment, bool insecure, s
       insecure_(insecure),
       host_(std::move(host)),
       phrase_(environment_.text(kPhrase)) {
-  control::ensure_sodium();
+  stream::ensure_sodium();
 }
 
 std::shared_ptr<control::Prover> RendezvousProof::leader() {
@@ -170,7 +170,7 @@ std::string users_home(const base::Environment& environment) {
 }
 
 /// Nothing: there is none.
-std::optional<control::Secret> read_existing(const std::string& path) {
+std::optional<stream::Secret> read_existing(const std::string& path) {
   const base::UniqueFd file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)};
   if (!file && errno == ENOENT) return std::nullopt;
   if (!file && errno == ELOOP) refuse_file(path, "it is a symbolic link", "replace it by the file itself");
@@ -190,7 +190,7 @@ std::optional<control::Secret> read_existing(const std::string& path) {
   std::string_view digits{text.data(), static_cast<std::size_t>(size)};
   if (digits.ends_with('\n')) digits.remove_suffix(1);
   try {
-    return control::Secret::from_hex(std::string{digits});
+    return stream::Secret::from_hex(std::string{digits});
   } catch (const Error& error) {
     if (error.code() != ErrorCode::invalid_argument) throw;
     refuse_file(path, fmt::format("it does not hold {} hexadecimal digits", kDigits),
@@ -222,7 +222,7 @@ void make(const std::string& path) {
     const std::string& name;
     ~Removal() { ::unlink(name.c_str()); }
   } const removal{other_name};
-  write_key(file.get(), control::Secret::random().to_hex() + "\n", attempted);
+  write_key(file.get(), stream::Secret::random().to_hex() + "\n", attempted);
   if (::fsync(file.get()) != 0) throw base::system_error(attempted, errno);
   if (::link(other_name.c_str(), path.c_str()) != 0 && errno != EEXIST) throw base::system_error(attempted, errno);
 }
@@ -239,7 +239,7 @@ std::string key_file_path(const base::Environment& environment) {
                .cause = "this user has no home folder, and HOME is not set"}};
 }
 
-control::Secret read_key_file(const std::string& path) {
+stream::Secret read_key_file(const std::string& path) {
   for (int attempt = 0; attempt < 2; ++attempt) {
     if (auto secret = read_existing(path)) return *std::move(secret);
     make(path);

@@ -8,8 +8,8 @@
 #include <ddp/error.hpp>
 
 #include "base/env_table.hpp"
-#include "control/prover.hpp"
-#include "control/secret.hpp"
+#include "control/handshake.hpp"
+#include "stream/secret.hpp"
 
 namespace ddp::launcher {
 
@@ -51,6 +51,6 @@ std::string key_file_path(const base::Environment& environment);
 /// Reads the file: 64 hexadecimal digits. Makes it, with mode 0600 and random, where there is none; all that do so at
 /// the same time, on any host, get the same key. Throws Error: system when it cannot be read or made; conflict when
 /// another user owns it, when others may read or write it, or when its content is none.
-control::Secret read_key_file(const std::string& path);
+stream::Secret read_key_file(const std::string& path);
 
 }  // namespace ddp::launcher

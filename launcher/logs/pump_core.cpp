@@ -35,10 +35,7 @@ constexpr milliseconds kPatienceCheck{100};
 }  // namespace
 
 PumpCore::PumpCore(LogPumpOptions options) : options_(std::move(options)), buffer_(kReadBytes) {
-  epoll_.reset(::epoll_create1(EPOLL_CLOEXEC));
-  if (!epoll_) throw base::system_error("watching the workers' output (epoll_create1)", errno);
-  watch(EPOLL_CTL_ADD, wake_.fd(), EPOLLIN, kWake);
-
+  loop_.watch(wake_.fd(), [this] { wake_.clear(); });
   options_.job_console ? make_job_consoles() : make_consoles();
   const OutputFile::Complaint complaint = [this](const std::string& line) { complain(line); };
   if (!options_.stdout_filters.empty() && !options_.filtered_stdout_file.empty())
@@ -78,13 +75,11 @@ base::UniqueFd PumpCore::add(const StreamRoute& route) {
   // only this end: workers expect a standard output that blocks
   if (::fcntl(reading.get(), F_SETFL, O_NONBLOCK) != 0)
     throw base::system_error(fmt::format("preparing the pipe of rank {}", route.rank), errno);
-  const int fd = reading.get();
   entries_.push_back({.stream = std::make_unique<LogStream>(std::move(reading), route, std::move(targets),
                                                             LineFormat{options_, route}),
-                      .watched = true,
                       .owed_bytes = 0});
   ++open_streams_;
-  watch(EPOLL_CTL_ADD, fd, EPOLLIN, kFirstStream + entries_.size() - 1);
+  watch_stream(entries_.size() - 1);
   return writing;
 }
 
@@ -92,12 +87,9 @@ void PumpCore::complain(const std::string& line) {
   err_->append_line(nullptr, {}, {.text = line, .begins = true, .ends = true});
 }
 
-void PumpCore::watch(int operation, int fd, std::uint32_t events, std::uint64_t id) {
-  epoll_event event{};
-  event.events = events;
-  event.data.u64 = id;
-  if (::epoll_ctl(epoll_.get(), operation, fd, &event) != 0 && operation == EPOLL_CTL_ADD)
-    throw base::system_error("watching the workers' output (epoll_ctl)", errno);
+void PumpCore::watch_stream(std::size_t index) {
+  loop_.watch(entries_[index].stream->fd(), [this, index] { read_once(index); });
+  entries_[index].watched = true;
 }
 
 void PumpCore::set_running() {
@@ -136,22 +128,7 @@ void PumpCore::wait() {
   // A complaint that came while its console was written is still in the queue.
   const bool at_once =
       std::any_of(consoles_.begin(), consoles_.end(), [](const Outlet& console) { return console.sink->ready(); });
-  std::array<epoll_event, 64> events;
-  const int count =
-      ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), at_once ? 0 : until.poll_timeout_ms());
-  if (count < 0 && errno != EINTR) throw base::system_error("waiting for the workers' output (epoll_wait)", errno);
-  for (int i = 0; i < count; ++i) {
-    const std::uint64_t id = events[static_cast<std::size_t>(i)].data.u64;
-    if (id >= kFirstStream) {
-      read_once(id - kFirstStream);
-    } else if (id == kWake) {
-      wake_.clear();
-    } else if (id == kJobConsole) {
-      read_job_console();
-    } else {
-      consoles_[id - kFirstSink].sink->flush();
-    }
-  }
+  loop_.run_once(at_once ? Deadline{Deadline::Clock::now()} : until);
 }
 
 void PumpCore::read_once(std::size_t index) {
@@ -184,7 +161,7 @@ std::size_t PumpCore::read_stream(std::size_t index) {
 /// Once its pipe is full, the writer waits for the console.
 void PumpCore::pause(std::size_t index) {
   Entry& entry = entries_[index];
-  watch(EPOLL_CTL_DEL, entry.stream->fd(), 0, 0);
+  loop_.forget(entry.stream->fd());
   entry.watched = false;
   if (Outlet* const console = console_of(*entry.stream)) console->paused.push_back(index);
 }
@@ -200,7 +177,7 @@ void PumpCore::drain(std::size_t index, std::size_t bytes) {
 void PumpCore::close_stream(std::size_t index) {
   Entry& entry = entries_[index];
   if (!entry.stream->open()) return;
-  if (std::exchange(entry.watched, false)) watch(EPOLL_CTL_DEL, entry.stream->fd(), 0, 0);
+  if (std::exchange(entry.watched, false)) loop_.forget(entry.stream->fd());
   entry.stream->close();
   --open_streams_;
 }
@@ -367,7 +344,7 @@ void PumpCore::make_job_consoles() {
   };
   out_ = make(false, options_.console_out, kOutName);
   err_ = make(true, options_.console_err, kErrName);
-  watch(EPOLL_CTL_ADD, options_.job_console->fd(), EPOLLIN, kJobConsole);
+  loop_.watch(options_.job_console->fd(), [this] { read_job_console(); });
 }
 
 PumpCore::Outlet* PumpCore::console_of(const LogStream& stream) {
@@ -385,7 +362,7 @@ void PumpCore::read_job_console() {
     if (taken != nullptr) job_consoles_[taken->error ? 1 : 0]->taken(taken->messages);
   }
   if (connection.open()) return;
-  watch(EPOLL_CTL_DEL, connection.fd(), 0, 0);
+  loop_.forget(connection.fd());
   for (RemoteConsole* const console : job_consoles_) console->fall_back();
 }
 
@@ -393,7 +370,7 @@ void PumpCore::serve_job_console() {
   control::Connection* const connection = options_.job_console.get();
   if (connection == nullptr || !connection->open() || connection->wants_to_write() == job_console_wants_write_) return;
   job_console_wants_write_ = connection->wants_to_write();
-  watch(EPOLL_CTL_MOD, connection->fd(), job_console_wants_write_ ? EPOLLIN | EPOLLOUT : EPOLLIN, kJobConsole);
+  loop_.want_write(connection->fd(), job_console_wants_write_);
 }
 
 void PumpCore::serve_consoles() {
@@ -401,14 +378,14 @@ void PumpCore::serve_consoles() {
     Outlet& console = consoles_[i];
     if (console.sink->ready()) console.sink->flush();
     const std::optional<int> awaited = console.sink->awaited();
-    if (awaited && !console.watched) watch(EPOLL_CTL_ADD, *awaited, EPOLLOUT, kFirstSink + i);
-    if (!awaited && console.watched) watch(EPOLL_CTL_DEL, *console.watched, 0, 0);
+    if (awaited && !console.watched)
+      loop_.watch(*awaited, EPOLLOUT, [this, i](std::uint32_t) { consoles_[i].sink->flush(); });
+    if (!awaited && console.watched) loop_.forget(*console.watched);
     console.watched = awaited;
     if (console.paused.empty() || console.sink->queued() > Console::kFullBytes / 2) continue;
     for (const std::size_t index : std::exchange(console.paused, {})) {
       if (!entries_[index].stream->open()) continue;
-      watch(EPOLL_CTL_ADD, entries_[index].stream->fd(), EPOLLIN, kFirstStream + index);
-      entries_[index].watched = true;
+      watch_stream(index);
     }
   }
   serve_job_console();

@@ -19,6 +19,7 @@
 #include "logs/console.hpp"
 #include "logs/log_pump.hpp"
 #include "logs/log_stream.hpp"
+#include "stream/event_loop.hpp"
 
 namespace ddp::launcher {
 
@@ -39,7 +40,7 @@ class PumpCore {
   struct Outlet {
     std::unique_ptr<Console> sink;
     std::vector<std::size_t> paused{};  ///< streams that wait for it
-    std::optional<int> watched;         ///< its descriptor in epoll
+    std::optional<int> watched;         ///< its descriptor in the loop
   };
   struct Entry {
     std::unique_ptr<LogStream> stream;
@@ -47,18 +48,12 @@ class PumpCore {
     std::size_t owed_bytes = 0;  ///< at the end: what had been in the pipe
   };
 
-  // What epoll reports: one of these, or kFirstStream plus the stream's index.
-  static constexpr std::uint64_t kWake = 0;
-  static constexpr std::uint64_t kFirstSink = 1;
-  static constexpr std::uint64_t kJobConsole = 3;
-  static constexpr std::uint64_t kFirstStream = 4;
-
   void work();
   void make_consoles();
   void make_job_consoles();
   void complain(const std::string& line);
   void wait();
-  void watch(int operation, int fd, std::uint32_t events, std::uint64_t id);
+  void watch_stream(std::size_t index);
   void read_once(std::size_t index);
   std::size_t read_stream(std::size_t index);
   void pause(std::size_t index);
@@ -87,7 +82,7 @@ class PumpCore {
   std::size_t open_streams_ = 0;
   std::set<std::pair<LogStream::Clock::time_point, std::size_t>> unfinished_;  ///< streams by unfinished_due()
   std::vector<char> buffer_;
-  base::UniqueFd epoll_;
+  stream::EventLoop loop_;
   base::WakeEvent wake_;
   std::uint64_t owed_read_ = 0;     ///< bytes of Entry::owed_bytes that have been read
   std::uint64_t moved_ = 0;         ///< moved_bytes() when it was last looked at

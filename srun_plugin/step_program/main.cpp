@@ -29,7 +29,7 @@ namespace {
 
 namespace base = ddp::base;
 using ddp::srun_plugin::StepCoordinatorOptions;
-using ddp::store_server::PortRange;
+using ddp::stream::PortRange;
 
 template <class Number>
 bool parse_number(std::string_view text, Number& number) {

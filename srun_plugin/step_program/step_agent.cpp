@@ -36,15 +36,15 @@
 #include "base/socket.hpp"
 #include "base/unique_fd.hpp"
 #include "control/handshake.hpp"
-#include "control/loop_connection.hpp"
+#include "control/connection.hpp"
 #include "diagnostics/hang/observe.hpp"
 #include "diagnostics/hang/standstill_watch.hpp"
-#include "events/event_loop.hpp"
+#include "stream/event_loop.hpp"
 #include "events/heartbeat.hpp"
 #include "placement/network_choice.hpp"
 #include "srun_side/ddp_step_client.hpp"
 #include "step_program/node_planner.hpp"
-#include "store_server/own_addresses.hpp"
+#include "store_server/peer_address.hpp"
 #include "store_server/store_server.hpp"
 #include "store_server/witness.hpp"
 #include "task_side/node_channels.hpp"
@@ -141,7 +141,7 @@ class StepAgent {
   NodeFindings findings_;
   std::optional<topology::SocketInterface> agreed_;
   std::chrono::steady_clock::time_point joined_at_{};
-  launcher::EventLoop loop_;
+  stream::EventLoop loop_;
   base::UniqueFd termination_;
   std::optional<launcher::LoopConnection> coordinator_;
   std::optional<launcher::Heartbeat> heartbeat_;
@@ -209,7 +209,7 @@ control::Connection StepAgent::reach_coordinator() const {
   int tries = 0;
   try {
     return control::connect({question_.srun_address}, question_.port,
-                            control::job_secret_provers(control::Secret::from_hex(question_.secret)),
+                            control::job_secret_provers(stream::Secret::from_hex(question_.secret)),
                             Deadline::after(kReachLimit), kReachLimit, [&](const std::string& cause) {
                               if (++tries == kTriesToReach) fail(cause);
                             });

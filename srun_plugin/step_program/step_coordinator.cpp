@@ -82,8 +82,8 @@ bool may_be_slurms(const launcher::RankEnd& end) {
   return end.by_signal && (end.code == SIGTERM || end.code == SIGKILL);
 }
 
-std::unique_ptr<control::Listener> listen(const std::optional<store_server::PortRange>& ports,
-                                          const control::Secret& secret) {
+std::unique_ptr<control::Listener> listen(const std::optional<stream::PortRange>& ports,
+                                          const stream::Secret& secret) {
   if (!ports) return std::make_unique<control::Listener>("", std::uint16_t{0}, secret);
   const unsigned count = ports->last - ports->first + 1U;
   const unsigned begin = std::random_device{}() % count;
@@ -99,8 +99,8 @@ std::unique_ptr<control::Listener> listen(const std::optional<store_server::Port
 
 }  // namespace
 
-StepCoordinator::StepCoordinator(StepCoordinatorOptions options, const control::Secret& secret,
-                                 launcher::EventLoop& loop)
+StepCoordinator::StepCoordinator(StepCoordinatorOptions options, const stream::Secret& secret,
+                                 stream::EventLoop& loop)
     : options_(std::move(options)),
       links_(
           loop, {}, [this](int link, const control::Message& message) { handle(link, message); },
@@ -505,12 +505,12 @@ bool input_has_ended() {
 int coordinate_step(const StepCoordinatorOptions& options) {
   ignore_signals();
   raise_descriptor_limit();
-  launcher::EventLoop loop;
+  stream::EventLoop loop;
   std::optional<StepCoordinator> coordinator;
   try {
     const auto secret = read_secret_line();
     if (!secret) return 1;
-    coordinator.emplace(options, control::Secret::from_hex(*secret), loop);
+    coordinator.emplace(options, stream::Secret::from_hex(*secret), loop);
   } catch (const std::exception& error) {
     base::write_line(STDOUT_FILENO, fmt::format("error {}", error.what()), base::kLinePatience);
     return 1;

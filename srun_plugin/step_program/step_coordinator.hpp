@@ -14,22 +14,22 @@
 
 #include <ddp/deadline.hpp>
 
-#include "control/secret.hpp"
+#include "stream/secret.hpp"
 #include "coordinator/agent_links.hpp"
 #include "coordinator/supervisor.hpp"
 #include "diagnostics/hang/hang_inquiry.hpp"
 #include "diagnostics/metrics/job_progress.hpp"
-#include "events/event_loop.hpp"
+#include "stream/event_loop.hpp"
 #include "report/event_log.hpp"
 #include "step_program/last_words.hpp"
-#include "store_server/listeners.hpp"
+#include "stream/listening.hpp"
 #include "store_server/store_server.hpp"
 #include "topology/network/interface_candidates.hpp"
 
 namespace ddp::srun_plugin {
 
 struct StepCoordinatorOptions {
-  std::optional<store_server::PortRange> ports{};
+  std::optional<stream::PortRange> ports{};
   bool failure_ends_step = false;  ///< as srun decides it
   bool nodes_expected = false;     ///< the step exists already, so that nodes should be heard of before its end
   std::chrono::milliseconds patience{10'000};                    ///< with nodes that begin later than others
@@ -46,7 +46,7 @@ struct StepCoordinatorOptions {
 class StepCoordinator {
  public:
   /// Listens. @p loop must outlive the object. Throws Error(system).
-  StepCoordinator(StepCoordinatorOptions options, const launcher::control::Secret& secret, launcher::EventLoop& loop);
+  StepCoordinator(StepCoordinatorOptions options, const launcher::stream::Secret& secret, stream::EventLoop& loop);
 
   std::uint16_t port() const { return port_; }
   std::optional<Deadline> next_deadline() const;
@@ -104,7 +104,7 @@ class StepCoordinator {
   std::optional<int> store_link_;                                ///< of the node that serves the ranks' store
   std::optional<Deadline> store_due_;
   std::unique_ptr<store_server::StoreServer> server_;  ///< else the ranks' store, here
-  launcher::EventLoop& loop_;
+  stream::EventLoop& loop_;
   std::optional<launcher::control::StartAttempt> start_;
   bool step_ends_ = false;  ///< before its programs have started
   diagnostics::HangInquiry hang_;
@@ -117,7 +117,7 @@ class StepCoordinator {
   launcher::JobOutcome outcome_;  ///< after end()
 };
 
-/// Reads the step's secret (control::Secret), one line, from standard input, writes "ddp-step 1 port NUMBER" or
+/// Reads the step's secret (stream::Secret), one line, from standard input, writes "ddp-step 1 port NUMBER" or
 /// "error TEXT" to standard output, and coordinates until standard input ends, as it does when srun ends in any way. At
 /// the end it writes "failure STATUS" to standard output where a rank has failed. Returns the exit status.
 int coordinate_step(const StepCoordinatorOptions& options);

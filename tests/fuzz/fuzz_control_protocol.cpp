@@ -11,12 +11,14 @@
 #include <ddp/error.hpp>
 
 #include "control/connection.hpp"
-#include "control/greeting.hpp"
-#include "control/session_cipher.hpp"
+#include "control/handshake.hpp"
+#include "control/messages.hpp"
+#include "stream/secret.hpp"
 
 namespace {
 
 using namespace ddp::launcher::control;
+using namespace ddp::stream;
 
 constexpr std::size_t kLimit = 4096;
 
@@ -38,19 +40,21 @@ bool tolerate_protocol_error(Action&& action) {
 
 void check_greeting(std::span<const std::byte> bytes) {
   tolerate_protocol_error([&] {
-    const auto greeting = parse_greeting(bytes);
+    const auto greeting = parse_greeting(ddp::launcher::control::kProtocol, bytes);
     require(greeting.has_value() == (bytes.size() >= kGreetingBytes));
     if (!greeting) return;
-    const GreetingBytes again = encode(*greeting);
+    const ddp::Bytes again = encode(ddp::launcher::control::kProtocol, *greeting);
     require(std::equal(again.begin(), again.end(), bytes.begin()));
   });
 }
 
 void check_announcement(std::span<const std::byte> bytes) {
   if (bytes.size() < kAnnouncementBytes) return;
-  AnnouncementBytes received{};
-  std::copy_n(bytes.begin(), received.size(), received.begin());
-  tolerate_protocol_error([&] { require(encode(parse_announcement(received)) == received); });
+  const auto received = bytes.first(kAnnouncementBytes);
+  tolerate_protocol_error([&] {
+    const ddp::Bytes again = encode(parse_announcement(received));
+    require(std::equal(again.begin(), again.end(), received.begin()));
+  });
 }
 
 void check_proof(std::span<const std::byte> bytes) {

@@ -89,12 +89,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       require(std::equal(again.begin(), again.end(), head.begin()));
     }
   }
-  if (size >= kHelloBytes) {
-    const auto head = bytes.first<kHelloBytes>();
-    if (const auto hello = parse_hello(head)) {
-      const HelloBytes again = encode(*hello);
-      require(std::equal(again.begin(), again.end(), head.begin()));
-    }
+  if (size >= kProtocol.opening_bytes) {
+    const auto head = bytes.first(kProtocol.opening_bytes);
+    const ddp::Bytes again = encode(decode_opening(head));
+    require(std::equal(again.begin(), again.end(), head.begin()));
   }
   check(bytes, decode_rank_record);
   read_as_stream(bytes);

@@ -28,11 +28,11 @@ std::string_view to_string(ErrorCode code) noexcept;
 /// Everything an Error says. Only code, attempted and cause are required.
 struct ErrorDetail {
   ErrorCode code;
-  std::string attempted{};   ///< what was being done, as a phrase: "connecting to the PMIx server"
-  std::string cause{};       ///< what went wrong: "connection refused"
-  std::string native{};      ///< the native code by name and number: "PMIX_ERR_UNREACH (-25)"; empty if there is none
-  std::vector<int> ranks{};  ///< ranks concerned, ascending; empty if none in particular
-  std::string hint{};        ///< what the user can do about it; empty if nothing is known
+  std::string attempted{};  ///< what was being done, as a phrase: "connecting to the PMIx server"
+  std::string cause{};      ///< what went wrong: "connection refused"
+  std::string native = {};  ///< the native code by name and number: "PMIX_ERR_UNREACH (-25)"; empty if there is none
+  std::vector<int> ranks = {};  ///< ranks concerned, ascending; empty if none in particular
+  std::string hint = {};        ///< what the user can do about it; empty if nothing is known
 };
 
 /// Thrown by every libddp function that fails. Copyable, immutable, safe to pass between threads.

@@ -60,9 +60,11 @@ UnsharedFd::UnsharedFd(UniqueFd fd) noexcept : fd_(std::move(fd)) {
   unshared[word_of(get())].fetch_or(bit_of(get()));
 }
 
-void UnsharedFd::reset() noexcept {
+void UnsharedFd::reset() noexcept { release(); }
+
+UniqueFd UnsharedFd::release() noexcept {
   if (has_bit(get())) unshared[word_of(get())].fetch_and(~bit_of(get()));  // first: the number may be another's then
-  fd_.reset();
+  return std::move(fd_);
 }
 
 WakeEvent::WakeEvent() : fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {

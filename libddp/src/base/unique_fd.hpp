@@ -61,6 +61,8 @@ class UnsharedFd {
   int get() const noexcept { return fd_.get(); }
   explicit operator bool() const noexcept { return static_cast<bool>(fd_); }
   void reset() noexcept;
+  /// From now on children keep it.
+  UniqueFd release() noexcept;
 
  private:
   UniqueFd fd_;

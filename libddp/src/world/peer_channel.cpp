@@ -1,6 +1,6 @@
 #include "world/peer_channel.hpp"
 
-#include <poll.h>
+#include <sys/epoll.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 
@@ -23,10 +23,7 @@ constexpr auto kPatience = std::chrono::seconds(5);
 // Connections that have not shown the token, and others. Enough for peers, too few for strangers to exhaust a training
 // process's descriptors.
 constexpr std::size_t kMostStrangers = 96;
-constexpr std::size_t kMostProven = 32;
-// Connections accepted before others are looked at again.
-constexpr int kAcceptedAtOnce = 32;
-// How long to stop accepting after the process ran out of descriptors or memory.
+constexpr std::size_t kMostAsked = 32;
 constexpr auto kPause = std::chrono::milliseconds(100);
 
 /// Does not tell by its time how much of the token is right.
@@ -36,31 +33,66 @@ bool same(const ChannelToken& a, const ChannelToken& b) {
   return difference == std::byte{};
 }
 
+/// The beginning of a request, up to its token: of strangers, no more is read than what proves them.
+class TokenCheck final : public stream::Conversation {
+ public:
+  explicit TokenCheck(const ChannelToken& token) : token_(token) { received_.reserve(kPeerRequestHeaderBytes); }
+
+  std::size_t due() const override { return kPeerRequestHeaderBytes - received_.size(); }
+  void take(std::span<const std::byte> bytes) override {
+    received_.insert(received_.end(), bytes.begin(), bytes.end());
+    const auto shown = decode_peer_token(received_);
+    proven_ = shown && same(*shown, token_);
+    if (proven_ || !shown) return;
+    throw Error{{.code = ErrorCode::conflict, .attempted = "answering a peer", .cause = "it does not know the token"}};
+  }
+  bool proven() const override { return proven_; }
+  Bytes received() { return std::move(received_); }
+
+ private:
+  const ChannelToken& token_;
+  Bytes received_;
+  bool proven_ = false;
+};
+
+std::vector<base::UniqueFd> listen_at(const std::string& address) {
+  std::vector<base::UniqueFd> sockets;
+  sockets.push_back(base::listen_tcp(address));
+  return sockets;
+}
+
 }  // namespace
 
-struct PeerChannel::Connection {
+/// A peer's question.
+struct PeerChannel::Asked {
   base::UnsharedFd fd;
-  base::ConnectionSource source;
-  Deadline deadline;
-  bool proven = false;  ///< it has shown the token
   Bytes received{};
-  Bytes outgoing{};
+  Deadline deadline = Deadline::after(kPatience);
+  Bytes outgoing = {};
   std::size_t sent = 0;
-
-  bool answering() const { return !outgoing.empty(); }
 };
 
 PeerChannel::PeerChannel(const std::string& address)
-    : busy_(encode(PeerAnswer{.status = PeerStatus::busy})),
-      listener_(base::UnsharedFd{base::listen_tcp(address)}),
-      strangers_(kMostStrangers) {
-  port_ = base::local_port(listener_.get());
+    : busy_(encode(PeerAnswer{.status = PeerStatus::busy})), late_(loop_, [this] { drop_late(); }) {
   if (::getrandom(token_.data(), token_.size(), 0) != static_cast<ssize_t>(token_.size())) {
     throw base::system_error("starting the peer channel (getrandom)", errno);
   }
-  Connections connections;
-  connections.reserve(kMostStrangers + kMostProven + 1);  // so that the thread needs no memory for accepting
-  thread_ = base::start_thread([this, connections = std::move(connections)]() mutable { run(connections); });
+  asked_.reserve(kMostAsked);
+  loop_.watch(wake_.fd(), [this] { stopped_ = true; });
+  door_ = std::make_unique<stream::Admission>(
+      loop_, listen_at(address), stream::StrangerLimits{.most = kMostStrangers, .patience = kPatience},
+      stream::Admission::Handlers{.greet = [this](int) { return std::make_unique<TokenCheck>(token_); },
+                                  .proven =
+                                      [this](base::UnsharedFd socket, const sockaddr_storage&, auto conversation) {
+                                        take_in(std::move(socket), static_cast<TokenCheck&>(*conversation).received());
+                                      },
+                                  .refused =
+                                      [this](const stream::Refusal& refusal) {
+                                        if (refusal.reason == stream::Refusal::Reason::crowded)
+                                          refuse_busy(refusal.socket);
+                                      }});
+  port_ = base::local_port(door_->sockets().front().get());
+  thread_ = base::start_thread([this] { run(); });
 }
 
 PeerChannel::~PeerChannel() {
@@ -78,122 +110,86 @@ void PeerChannel::unserve(const std::string& service) {
   handlers_.erase(service);
 }
 
-void PeerChannel::run(Connections& connections) {
-  std::array<pollfd, 2 + kMostStrangers + kMostProven> entries{};
-  Deadline accept_from = Deadline::after(std::chrono::seconds(0));
-  for (;;) {
-    const int pause_ms = accept_from.poll_timeout_ms();
-    entries[0] = {.fd = wake_.fd(), .events = POLLIN, .revents = 0};
-    // poll ignores a negative descriptor
-    entries[1] = {.fd = pause_ms > 0 ? -1 : listener_.get(), .events = POLLIN, .revents = 0};
-    int timeout_ms = pause_ms > 0 ? pause_ms : -1;
-    for (std::size_t i = 0; i < connections.size(); ++i) {
-      const Connection& connection = connections[i];
-      const short events = connection.answering() ? POLLOUT : POLLIN;
-      entries[i + 2] = {.fd = connection.fd.get(), .events = events, .revents = 0};
-      const int left_ms = connection.deadline.poll_timeout_ms();
-      timeout_ms = timeout_ms < 0 ? left_ms : std::min(timeout_ms, left_ms);
+void PeerChannel::run() {
+  while (!stopped_) {
+    try {
+      loop_.run_once(Deadline::after(std::chrono::hours(1)));
+    } catch (const std::exception& error) {  // for want of memory, which others may give back
+      base::log(base::LogLevel::debug, "the peer channel: {}", error.what());
+      std::this_thread::sleep_for(kPause);
     }
-    if (::poll(entries.data(), connections.size() + 2, timeout_ms) < 0 && errno != EINTR) {
-      base::log(base::LogLevel::error, "the peer channel stops: poll: {}", base::errno_name(errno));
-      return;
-    }
-    if (entries[0].revents != 0) return;
-    for (std::size_t i = connections.size(); i-- > 0;) {
-      const bool ready = entries[i + 2].revents != 0;
-      const bool keep = ready ? advance(connections[i], connections) : !connections[i].deadline.expired();
-      if (!keep) connections.erase(connections.begin() + static_cast<std::ptrdiff_t>(i));
-    }
-    if (entries[1].revents != 0 && !accept_new(connections)) accept_from = Deadline::after(kPause);
   }
 }
 
-std::size_t PeerChannel::count(const Connections& connections, bool proven) {
-  return static_cast<std::size_t>(std::count_if(connections.begin(), connections.end(),
-                                                [&](const Connection& each) { return each.proven == proven; }));
-}
-
-PeerChannel::Connections::iterator PeerChannel::most_crowding(Connections& connections) {
-  strangers_.clear();
-  for (const Connection& each : connections) {
-    if (!each.proven) strangers_.add(each.source);
+void PeerChannel::take_in(base::UnsharedFd socket, Bytes received) {
+  auto asked = std::make_unique<Asked>(Asked{.fd = std::move(socket), .received = std::move(received)});
+  if (!advance(*asked)) return;
+  const int fd = asked->fd.get();
+  if (asked_.size() == kMostAsked) {
+    if (asked->sent == 0) refuse_busy(fd);
+    return;
   }
-  return std::find_if(connections.begin(), connections.end(), [source = strangers_.largest()](const Connection& each) {
-    return !each.proven && each.source == source;
-  });
-}
-
-bool PeerChannel::accept_new(Connections& connections) {
-  for (int i = 0; i < kAcceptedAtOnce; ++i) {
-    sockaddr_storage address{};
-    socklen_t size = sizeof address;
-    base::UniqueFd fd{
-        ::accept4(listener_.get(), reinterpret_cast<sockaddr*>(&address), &size, SOCK_NONBLOCK | SOCK_CLOEXEC)};
-    if (!fd) return errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM;
-    Connection connection{.fd = base::UnsharedFd{std::move(fd)},
-                          .source = base::source_of(address),
-                          .deadline = Deadline::after(kPatience),
-                          .proven = false,
-                          .sent = 0};
-    // most peers' requests are there already, so that they need no place
-    if (!advance(connection, connections)) continue;
-    if (!connection.proven && count(connections, false) == kMostStrangers) {
-      const auto crowded_out = most_crowding(connections);
-      refuse_busy(*crowded_out);
-      connections.erase(crowded_out);
-    }
-    connections.push_back(std::move(connection));
-  }
-  return true;
-}
-
-bool PeerChannel::advance(Connection& connection, const Connections& others) {
+  asked_.push_back(std::move(asked));
+  late_.set(asked_.front()->deadline);
   try {
-    const bool proven = connection.proven;
-    if (!connection.answering() && !receive(connection)) return false;
-    if (connection.answering()) {
-      const auto rest = std::span(connection.outgoing).subspan(connection.sent);
-      const ssize_t sent = ::send(connection.fd.get(), rest.data(), rest.size(), MSG_NOSIGNAL);
-      if (sent < 0 && errno != EAGAIN && errno != EINTR) return false;
-      if (sent > 0) connection.sent += static_cast<std::size_t>(sent);
-      if (connection.sent == connection.outgoing.size()) return false;
-    }
-    if (!connection.proven || proven || count(others, true) < kMostProven) return true;
-    if (connection.sent == 0) refuse_busy(connection);
-    return false;
+    const Asked& last = *asked_.back();
+    loop_.watch(fd, last.outgoing.empty() ? EPOLLIN : EPOLLOUT, [this, fd](std::uint32_t) {
+      const auto found =
+          std::find_if(asked_.begin(), asked_.end(), [fd](const auto& each) { return each->fd.get() == fd; });
+      if (!advance(**found)) return drop(fd);
+      if (!(*found)->outgoing.empty()) loop_.change(fd, EPOLLOUT);
+    });
+  } catch (...) {
+    drop(fd);
+    throw;
+  }
+}
+
+void PeerChannel::drop(int fd) {
+  loop_.forget(fd);
+  std::erase_if(asked_, [fd](const auto& each) { return each->fd.get() == fd; });
+}
+
+void PeerChannel::drop_late() {
+  while (!asked_.empty() && asked_.front()->deadline.expired()) drop(asked_.front()->fd.get());
+  if (!asked_.empty()) late_.set(asked_.front()->deadline);
+}
+
+bool PeerChannel::advance(Asked& asked) {
+  try {
+    if (asked.outgoing.empty() && !receive(asked)) return false;
+    if (asked.outgoing.empty()) return true;
+    const auto rest = std::span(asked.outgoing).subspan(asked.sent);
+    const ssize_t sent = ::send(asked.fd.get(), rest.data(), rest.size(), MSG_NOSIGNAL);
+    if (sent < 0 && errno != EAGAIN && errno != EINTR) return false;
+    if (sent > 0) asked.sent += static_cast<std::size_t>(sent);
+    return asked.sent < asked.outgoing.size();
   } catch (const std::exception& error) {  // also for want of memory
     base::log(base::LogLevel::debug, "the peer channel drops a connection: {}", error.what());
     return false;
   }
 }
 
-bool PeerChannel::receive(Connection& connection) {
+/// False when the connection is at its end.
+bool PeerChannel::receive(Asked& asked) {
   std::array<std::byte, 4096> chunk;
   for (;;) {
-    // of strangers, no more than what proves them
-    const std::size_t wanted = connection.proven ? chunk.size() : kPeerRequestHeaderBytes - connection.received.size();
-    const ssize_t got = ::recv(connection.fd.get(), chunk.data(), wanted, 0);
-    if (got < 0) return errno == EAGAIN || errno == EINTR;
-    if (got == 0) return false;
-    connection.received.insert(connection.received.end(), chunk.begin(), chunk.begin() + got);
-    if (!connection.proven) {
-      const auto token = decode_peer_token(connection.received);
-      if (!token) continue;
-      if (!same(*token, token_)) return false;
-      connection.proven = true;
-    }
-    if (const auto request = decode_peer_request(connection.received)) {
-      connection.outgoing = answer(*request);
+    if (const auto request = decode_peer_request(asked.received)) {
+      asked.outgoing = answer(*request);
       return true;
     }
+    const ssize_t got = ::recv(asked.fd.get(), chunk.data(), chunk.size(), 0);
+    if (got < 0) return errno == EAGAIN || errno == EINTR;
+    if (got == 0) return false;
+    asked.received.insert(asked.received.end(), chunk.begin(), chunk.begin() + got);
   }
 }
 
-void PeerChannel::refuse_busy(const Connection& connection) const {
-  ::send(connection.fd.get(), busy_.data(), busy_.size(), MSG_NOSIGNAL);
+void PeerChannel::refuse_busy(int socket) const {
+  ::send(socket, busy_.data(), busy_.size(), MSG_NOSIGNAL);
   // what has been read does not turn the end of the connection into a reset, which may overtake the answer
   std::array<std::byte, 4096> chunk;
-  ::recv(connection.fd.get(), chunk.data(), chunk.size(), 0);
+  ::recv(socket, chunk.data(), chunk.size(), MSG_DONTWAIT);
 }
 
 Bytes PeerChannel::answer(const PeerRequest& request) {

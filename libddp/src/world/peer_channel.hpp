@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -11,8 +12,9 @@
 
 #include <ddp/deadline.hpp>
 
-#include "base/connection_source.hpp"
 #include "base/unique_fd.hpp"
+#include "stream/admission.hpp"
+#include "stream/event_loop.hpp"
 #include "world/peer_wire.hpp"
 
 namespace ddp::world {
@@ -39,30 +41,30 @@ class PeerChannel {
   void unserve(const std::string& service);
 
  private:
-  struct Connection;
-  using Connections = std::vector<Connection>;
-  void run(Connections& connections);
-  /// False when no descriptor is left for a pending connection.
-  bool accept_new(Connections& connections);
+  struct Asked;
+  void run();
+  /// Of a peer that has shown the token with these first bytes of its request.
+  void take_in(base::UnsharedFd socket, Bytes received);
   /// Reads, answers, sends. False when the connection is at its end.
-  bool advance(Connection& connection, const Connections& others);
-  /// False when the connection is at its end.
-  bool receive(Connection& connection);
-  static std::size_t count(const Connections& connections, bool proven);
-  /// The oldest stranger of the source with the most strangers.
-  Connections::iterator most_crowding(Connections& connections);
-  void refuse_busy(const Connection& connection) const;
+  bool advance(Asked& asked);
+  bool receive(Asked& asked);
+  void drop(int fd);
+  void drop_late();
+  void refuse_busy(int socket) const;
   Bytes answer(const PeerRequest& request);
 
   const Bytes busy_;  ///< the answer that says so
-  base::UnsharedFd listener_;
-  base::WakeEvent wake_;
-  std::uint16_t port_ = 0;
   ChannelToken token_{};
   std::mutex handlers_mutex_;
   std::map<std::string, Handler> handlers_;
-  base::SourceShares strangers_;  // the thread's, kept for its memory
-  std::thread thread_;            // last: it uses all of the above
+  base::WakeEvent wake_;
+  bool stopped_ = false;
+  stream::EventLoop loop_;
+  std::vector<std::unique_ptr<Asked>> asked_;  ///< the oldest first
+  stream::Timer late_;
+  std::unique_ptr<stream::Admission> door_;
+  std::uint16_t port_ = 0;
+  std::thread thread_;  // last: it uses all of the above
 };
 
 }  // namespace ddp::world

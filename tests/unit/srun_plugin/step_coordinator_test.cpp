@@ -153,7 +153,7 @@ class StepCoordinatorTest : public ::testing::Test {
 
   const std::string path_ = ::testing::TempDir() + "step_events_" + std::to_string(::getpid());
   const control::Secret secret_ = control::Secret::random();
-  launcher::EventLoop loop_;
+  stream::EventLoop loop_;
   std::unique_ptr<StepCoordinator> coordinator_;
   base::UniqueFd stop_;
   std::atomic<bool> stopped_ = false;
@@ -385,7 +385,7 @@ TEST_F(StepCoordinatorTest, WhoseEndsAreNotKnownHasNeitherSucceededNorFailed) {
 TEST_F(StepCoordinatorTest, APortOfTheRangeIsTaken) {
   begin();
   const std::uint16_t taken = coordinator_->port();
-  launcher::EventLoop loop;
+  stream::EventLoop loop;
   EXPECT_THROW(StepCoordinator({.ports = store_server::PortRange{taken, taken}}, secret_, loop), Error);
   const auto last = static_cast<std::uint16_t>(taken < 65000 ? taken + 40 : taken);
   const auto first = static_cast<std::uint16_t>(last - 40);

@@ -1,5 +1,5 @@
 // How many lines a user sees of however many refusals.
-#include "store_server/refusals.hpp"
+#include "store_server/store_server_impl.hpp"
 
 #include <gtest/gtest.h>
 

@@ -47,32 +47,39 @@ std::unique_ptr<Witness> witness_of(const StoreServerOptions& options, const Sto
   return std::make_unique<Witness>("127.0.0.1", server.port(), *options.key, Deadline::after(test::kPatience));
 }
 
+Deadline soon() { return Deadline::after(test::kPatience); }
+
 /// A witness that says what the test wants.
 class FalseWitness {
  public:
-  FalseWitness(const StoreServerOptions& options, const StoreServer& server) : client_(server.port(), false) {
-    const Nonce own = random_bytes();
-    client_.send(hello_message(own));
-    const std::string challenge = client_.receive(message_bytes(WitnessMessage::challenge));
-    seal_.emplace(*options.key, own, challenge_nonce(challenge));
-  }
+  FalseWitness(const StoreServerOptions& options, const StoreServer& server)
+      : client_(server.port(), false), end_(client_.fd(), *options.key, soon(), "being a witness in a test") {}
   Welcome state(const Statement& statement) {
-    client_.send(seal_->statement(statement));
-    return seal_->read_welcome(client_.receive(message_bytes(WitnessMessage::welcome))).value();
+    end_.send(statement, soon());
+    return end_.receive<Welcome>(soon());
   }
   /// Of this host, resident.
   Welcome state() {
     const Endpoint own = *Endpoint::own(client_.fd());
     return state({.host = random_bytes(), .own = own, .addresses = {own.address}});
   }
-  Question question() { return seal_->read_question(client_.receive(message_bytes(WitnessMessage::question))).value(); }
-  void answer(std::uint64_t id, SocketOwner owner) { client_.send(seal_->answer({.id = id, .owner = owner})); }
+  Question question() { return end_.receive<Question>(soon()); }
+  void answer(std::uint64_t id, SocketOwner owner) { end_.send(Answer{.id = id, .owner = owner}, soon()); }
   StoreClient& client() { return client_; }
 
  private:
   StoreClient client_;
-  std::optional<WitnessSeal> seal_;
+  WitnessEnd end_;
 };
+
+/// What a witness that does not know the key says first.
+std::string greeting() {
+  const Bytes bytes = stream::encode(
+      kWitnessProtocol, stream::Greeting{.version = kWitnessProtocol.version, .key = stream::random_bytes()});
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+constexpr std::size_t kProofBytes = stream::kProofHeaderBytes + 32;
+constexpr std::size_t kChallengeBytes = stream::kGreetingBytes + stream::kAnnouncementBytes + kProofBytes;
 
 TEST(StoreServerAdmission, AnotherUserOfTheHostIsRefusedByName) {
   if (!test::can_be_other_user()) GTEST_SKIP() << "needs root";
@@ -160,31 +167,35 @@ TEST(StoreServerAdmission, AWrongKeyMakesNoWitness) {
     EXPECT_NE(error.cause().find("does not know this job's secret"), std::string::npos);
   }
   // who goes on all the same
-  FalseWitness liar{options, server};
-  liar.client().send(std::string(message_bytes(WitnessMessage::statement, std::string(34, '\0') + '\1'), '\1'));
-  EXPECT_TRUE(liar.client().is_closed());
+  StoreClient liar{server.port(), false};
+  liar.send(greeting());
+  liar.receive(kChallengeBytes);
+  const Bytes proof = stream::with_length(Bytes(32, std::byte{1}));
+  liar.send({reinterpret_cast<const char*>(proof.data()), proof.size()});
+  EXPECT_TRUE(liar.is_closed());
   EXPECT_TRUE(StoreClient{server.port()}.is_refused());
 }
 
 TEST(StoreServerAdmission, ARecordedWitnessMakesNone) {
   const StoreServerOptions options = several_hosts();
   const StoreServer server{options};
-  const Nonce nonce = random_bytes();
-  std::string statement;
-  {
-    StoreClient first{server.port(), false};
-    first.send(hello_message(nonce));
-    const WitnessSeal seal{*options.key, nonce,
-                           challenge_nonce(first.receive(message_bytes(WitnessMessage::challenge)))};
-    const Endpoint own = *Endpoint::own(first.fd());
-    statement = seal.statement({.host = random_bytes(), .own = own, .addresses = {own.address}});
-    first.send(statement);
-    first.receive(message_bytes(WitnessMessage::welcome));
+  StoreClient first{server.port(), false};
+  stream::Handshake handshake(kWitnessProtocol, {},
+                              stream::job_secret_provers(stream::Secret::of(options.key->bytes())));
+  std::string recorded;
+  while (!handshake.proven()) {
+    const Bytes said = handshake.answer();
+    recorded.append(reinterpret_cast<const char*>(said.data()), said.size());
+    first.send({reinterpret_cast<const char*>(said.data()), said.size()});
+    if (handshake.proven()) break;
+    const std::string heard = first.receive(handshake.due());
+    handshake.take(std::as_bytes(std::span{heard}));
   }
+  EXPECT_EQ(recorded.size(), stream::kGreetingBytes + kProofBytes);
   StoreClient replay{server.port(), false};
-  replay.send(hello_message(nonce));
-  replay.receive(message_bytes(WitnessMessage::challenge));
-  replay.send(statement);
+  replay.send(recorded.substr(0, stream::kGreetingBytes));
+  replay.receive(kChallengeBytes);
+  replay.send(recorded.substr(stream::kGreetingBytes));
   EXPECT_TRUE(replay.is_refused());
 }
 
@@ -303,9 +314,9 @@ TEST(StoreServerAdmission, SilentConnectionsAndPartsAreClosedAtTheLimit) {
   const StoreServer server{options};
   const auto witness = witness_of(options, server);
   std::vector<StoreClient> partial;
-  for (const std::size_t size : {std::size_t{0}, std::size_t{1}, std::size_t{2}, kHelloBytes - 1}) {
+  for (const std::size_t size : {std::size_t{0}, std::size_t{1}, std::size_t{2}, stream::kGreetingBytes - 1}) {
     partial.emplace_back(server.port(), false);
-    partial.back().send(hello_message(random_bytes()).substr(0, size));
+    partial.back().send(greeting().substr(0, size));
   }
   for (StoreClient& client : partial) EXPECT_TRUE(client.is_refused());
   EXPECT_TRUE(StoreClient{server.port()}.ping());
@@ -360,7 +371,7 @@ TEST(StoreServerAdmission, RandomBytesOfStrangersDoNoHarm) {
   for (int i = 0; i < 300; ++i) {
     std::string bytes(1 + random() % 200, '\0');
     for (char& byte : bytes) byte = static_cast<char>(random() % 256);
-    if (i % 3 == 0) bytes = hello_message(random_bytes()).substr(0, 1 + random() % 40) + bytes;
+    if (i % 3 == 0) bytes = greeting().substr(0, 1 + random() % 40) + bytes;
     if (i % 3 == 1) bytes = request::validate() + bytes;
     StoreClient client = StoreClient::from(kStranger, server.port(), false);
     try {

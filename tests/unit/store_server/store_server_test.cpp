@@ -11,10 +11,10 @@
 #include <thread>
 #include <vector>
 
-#include "own_address.hpp"
 #include "refusal_lines.hpp"
 #include "store_client.hpp"
 #include "support/outer_address.hpp"
+#include "unit/stream/own_address.hpp"
 
 namespace ddp::store_server {
 namespace {
@@ -35,6 +35,16 @@ TEST(StoreServer, ClientsShareOneKeySpace) {
   one.send(request::set("/k", "value"));
   EXPECT_EQ(two.receive(1), kStop);
   EXPECT_EQ(two.ask(request::get("/k"), text("value")), text("value"));
+}
+
+TEST(StoreServer, ItsPortIsInTheRange) {
+  const stream::PortRange range{.first = 21000, .last = 21003};  // below those that the kernel chooses
+  const StoreServer server{{.listen_addresses = {test::own_address()}, .port_range = range}};
+  EXPECT_GE(server.port(), range.first);
+  EXPECT_LE(server.port(), range.last);
+  EXPECT_THROW(StoreServer({.listen_addresses = {test::own_address()},
+                            .port_range = stream::PortRange{.first = server.port(), .last = server.port()}}),
+               Error);
 }
 
 TEST(StoreServer, EachServerStartsEmpty) {

@@ -43,7 +43,7 @@ Error error_with(const std::function<void(int)>& then, std::chrono::milliseconds
   std::thread server([&] {
     if (!base::wait_for(listener.get(), POLLIN, Deadline::after(test::kPatience))) return;
     socket.reset(::accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-    std::string hello(kHelloBytes, '\0');
+    std::string hello(stream::kGreetingBytes, '\0');
     base::receive_exactly(socket.get(), std::as_writable_bytes(std::span{hello}), Deadline::after(test::kPatience),
                           "reading a hello");
     then(socket.get());
@@ -75,7 +75,7 @@ TEST(Witness, AnotherProgramAtThatPort) {
   EXPECT_EQ(closed.code(), ErrorCode::conflict);
   EXPECT_NE(closed.cause().find("it is no store of a job"), std::string::npos);
   const Error other = error_with([](int fd) {
-    const std::string bytes(message_bytes(WitnessMessage::challenge), 'x');
+    const std::string bytes(100, 'x');
     base::send_all(fd, std::as_bytes(std::span{bytes}), Deadline::after(test::kPatience), "answering");
   });
   EXPECT_EQ(other.code(), ErrorCode::conflict);

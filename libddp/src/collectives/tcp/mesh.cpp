@@ -54,7 +54,6 @@ TcpMesh::TcpMesh(const MeshConfig& config)
       probes_(config.peer_timeout, config.size),
       poller_(::epoll_create1(EPOLL_CLOEXEC)) {
   if (!poller_) throw base::system_error("waiting for other ranks (epoll_create1)", errno);
-  prepare_proofs();
   secret_ = random_key();
   if (config.size > 1) admission_ = std::make_unique<Admission>(config.interface_address);
   peers_.resize(static_cast<std::size_t>(config.size));
@@ -139,7 +138,6 @@ bool TcpMesh::sweep() {
       peers_[tag]->ready = true;
     }
   }
-  if (admission_ && admission_->muted()) admit();  // which no event asks for
   for (Peer* peer : open_) {
     if (peer->link.sends()) moved = peer->link.flush() || moved;
     watch(peer->link);

@@ -16,12 +16,10 @@
 #include <ddp/deadline.hpp>
 
 #include "base/unique_fd.hpp"
-#include "collectives/tcp/admission.hpp"
 #include "collectives/tcp/frame.hpp"
 #include "collectives/tcp/handshake.hpp"
 #include "collectives/tcp/host_probes.hpp"
 #include "collectives/tcp/link.hpp"
-#include "collectives/tcp/outbound.hpp"
 
 namespace ddp::collectives::tcp {
 

@@ -2,9 +2,7 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
-#include <sys/epoll.h>
 #include <sys/socket.h>
-#include <sys/timerfd.h>
 
 #include <algorithm>
 #include <array>
@@ -28,14 +26,18 @@ namespace {
 
 constexpr const char* kContentType = "text/plain; version=0.0.4; charset=utf-8";
 
-base::UniqueFd listen_at(const std::string& address, std::uint16_t port) {
+std::vector<base::UniqueFd> listen_at(const std::string& address, std::uint16_t port) {
   const std::string attempted = fmt::format("serving metrics at {} port {}", address, port);
   const base::AddressList found = base::resolve(address, port, AI_NUMERICHOST | AI_PASSIVE, attempted);
   base::UniqueFd socket = base::listen_at(*found);
   const int error = errno;
-  if (socket) return socket;
-  throw base::system_error(
-      attempted, error, error == EADDRINUSE ? "another job of this host has the port: give each its own, or auto" : "");
+  if (!socket)
+    throw base::system_error(
+        attempted, error,
+        error == EADDRINUSE ? "another job of this host has the port: give each its own, or auto" : "");
+  std::vector<base::UniqueFd> sockets;
+  sockets.push_back(std::move(socket));
+  return sockets;
 }
 
 }  // namespace
@@ -47,7 +49,6 @@ bool is_numeric_address(const std::string& text) {
 
 struct MetricsEndpoint::Connection {
   base::UniqueFd socket;
-  Deadline end;
   std::string request{};
   std::string head{};  ///< of the answer; empty: the request is not complete
   std::shared_ptr<const std::string> body{};
@@ -62,15 +63,14 @@ MetricsEndpoint::MetricsEndpoint(const std::string& address, std::uint16_t port,
       render_(std::move(render)),
       limits_(limits),
       domains_(own_domains()),
-      events_(::epoll_create1(EPOLL_CLOEXEC)),
-      timer_(::timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC)),
-      listener_(listen_at(address, port)),
-      port_(base::local_port(listener_.get())),
-      page_end_(Deadline::after(std::chrono::seconds(0))) {
-  if (!events_ || !timer_) throw base::system_error("serving metrics (epoll_create1, timerfd_create)", errno);
-  watch(timer_.get(), EPOLLIN, &timer_, EPOLL_CTL_ADD);
-  watch(listener_.get(), EPOLLIN, &listener_, EPOLL_CTL_ADD);
-}
+      strangers_({.most = limits.connections, .patience = limits.connection, .silence = limits.connection}),
+      overdue_(loop_, [this] { close_overdue(); }),
+      acceptor_(
+          loop_, listen_at(address, port),
+          [this](base::UniqueFd socket, const sockaddr_storage& from) { take_in(std::move(socket), from); },
+          [](int /*listening*/, int /*error*/) { return false; }),
+      port_(base::local_port(acceptor_.sockets().front().get())),
+      page_end_(Deadline::after(std::chrono::seconds(0))) {}
 
 MetricsEndpoint::~MetricsEndpoint() = default;
 
@@ -79,57 +79,28 @@ std::string MetricsEndpoint::url() const {
   return fmt::format("http://{}{}{}:{}/metrics", bracketed ? "[" : "", address_, bracketed ? "]" : "", port_);
 }
 
-void MetricsEndpoint::watch(int fd, std::uint32_t events, void* tag, int operation) {
-  epoll_event event{};
-  event.events = events;
-  event.data.ptr = tag;
-  if (::epoll_ctl(events_.get(), operation, fd, &event) != 0)
-    throw base::system_error("serving metrics (epoll_ctl)", errno);
+void MetricsEndpoint::serve() { loop_.run_once(Deadline{Deadline::Clock::now()}); }
+
+void MetricsEndpoint::take_in(base::UniqueFd socket, const sockaddr_storage& from) {
+  if (strangers_.full()) close(*strangers_.most_crowding());
+  const std::uint64_t number = ++last_;
+  const int fd = socket.get();
+  strangers_.add(number, stream::source_of(from));
+  connections_.emplace(number, std::make_unique<Connection>(Connection{.socket = std::move(socket)}));
+  loop_.watch(fd, [this, number] { react(number); });
+  overdue_.set(strangers_.next_end());
+  react(number);  // what has come with the connection is answered at once
 }
 
-void MetricsEndpoint::serve() {
-  std::array<epoll_event, 32> events;
-  const int count = ::epoll_wait(events_.get(), events.data(), static_cast<int>(events.size()), 0);
-  bool accept = false;
-  for (int i = 0; i < count; ++i) {
-    void* const tag = events.at(static_cast<std::size_t>(i)).data.ptr;
-    if (tag == &listener_) {
-      accept = true;
-    } else if (tag == &timer_) {
-      std::uint64_t expirations = 0;
-      [[maybe_unused]] const ssize_t ignored = ::read(timer_.get(), &expirations, sizeof expirations);
-      if (std::exchange(rests_, false)) watch(listener_.get(), EPOLLIN, &listener_, EPOLL_CTL_MOD);
-    } else {
-      const auto place = std::find_if(connections_.begin(), connections_.end(),
-                                      [&](const auto& connection) { return connection.get() == tag; });
-      if (place != connections_.end() && !advance(**place)) close(place);
-    }
-  }
-  close_overdue();
-  if (accept) accept_some();  // last, so that it closes no connection whose event is yet to be handled
-  arm_timer();
+void MetricsEndpoint::close(std::uint64_t number) {
+  strangers_.remove(number);
+  loop_.forget(connections_.at(number)->socket.get());
+  connections_.erase(number);
 }
 
-void MetricsEndpoint::accept_some() {
-  for (int i = 0; i < limits_.accepted_at_once; ++i) {
-    base::UniqueFd socket{::accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)};
-    if (!socket && errno != EAGAIN && base::client_waits(listener_.get())) {
-      // No descriptor or no memory is left: the client would wake this process again and again.
-      rests_ = true;
-      watch(listener_.get(), 0, &listener_, EPOLL_CTL_MOD);
-    }
-    if (!socket) return;
-    if (connections_.size() >= limits_.connections) close(connections_.begin());
-    const int fd = socket.get();
-    connections_.push_back(std::make_unique<Connection>(
-        Connection{.socket = std::move(socket), .end = Deadline::after(limits_.connection)}));
-    watch(fd, EPOLLIN, connections_.back().get(), EPOLL_CTL_ADD);
-    // what has come with the connection is answered at once
-    if (const auto place = std::prev(connections_.end()); !advance(**place)) close(place);
-  }
+void MetricsEndpoint::react(std::uint64_t number) {
+  if (!advance(*connections_.at(number))) close(number);
 }
-
-void MetricsEndpoint::close(Place place) { connections_.erase(place); }  // epoll forgets what is closed
 
 bool MetricsEndpoint::advance(Connection& connection) {
   return read(connection) && (connection.head.empty() || connection.answered() || write(connection));
@@ -177,14 +148,14 @@ bool MetricsEndpoint::write(Connection& connection) {
         ::send(connection.socket.get(), rest.data(), rest.size(), MSG_NOSIGNAL | (in_head ? MSG_MORE : 0));
     if (count < 0) {
       if (errno != EAGAIN && errno != EINTR) return false;
-      watch(connection.socket.get(), EPOLLIN | EPOLLOUT, &connection, EPOLL_CTL_MOD);
+      loop_.want_write(connection.socket.get(), true);
       return true;
     }
     connection.written += static_cast<std::size_t>(count);
   }
   // The client closes; if this end did it first, with bytes unread, the kernel would throw away the answer.
   ::shutdown(connection.socket.get(), SHUT_WR);
-  watch(connection.socket.get(), EPOLLIN, &connection, EPOLL_CTL_MOD);
+  loop_.want_write(connection.socket.get(), false);
   return true;
 }
 
@@ -197,19 +168,8 @@ std::shared_ptr<const std::string> MetricsEndpoint::page() {
 }
 
 void MetricsEndpoint::close_overdue() {
-  while (!connections_.empty() && connections_.front()->end.expired()) close(connections_.begin());
-}
-
-void MetricsEndpoint::arm_timer() {
-  itimerspec when{};
-  if (rests_) {
-    when.it_value.tv_sec = 1;
-  } else if (!connections_.empty()) {
-    const int left_ms = connections_.front()->end.poll_timeout_ms() + 1;
-    when.it_value.tv_sec = left_ms / 1000;
-    when.it_value.tv_nsec = left_ms % 1000 * 1'000'000;
-  }
-  ::timerfd_settime(timer_.get(), 0, &when, nullptr);
+  while (const auto late = strangers_.late()) close(late->number);
+  overdue_.set(strangers_.next_end());
 }
 
 namespace {

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <list>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -14,6 +14,9 @@
 #include <ddp/deadline.hpp>
 
 #include "base/unique_fd.hpp"
+#include "stream/admission.hpp"
+#include "stream/event_loop.hpp"
+#include "stream/strangers.hpp"
 
 namespace ddp::diagnostics {
 
@@ -25,8 +28,7 @@ bool is_numeric_address(const std::string& text);
 
 /// What strangers may take of the process that serves.
 struct MetricsLimits {
-  std::size_t connections = 16;                 ///< beyond it, a new one takes the place of the oldest
-  int accepted_at_once = 16;                    ///< in a call of serve()
+  std::size_t connections = 16;                 ///< beyond it, a new one takes the place of another
   std::chrono::milliseconds connection{5'000};  ///< from connecting to the end of the answer
   std::chrono::milliseconds reuse{1'000};       ///< the same answer goes to all who ask within it
 };
@@ -45,7 +47,7 @@ class MetricsEndpoint {
   ~MetricsEndpoint();
 
   /// Readable when serve() has something to do.
-  int fd() const { return events_.get(); }
+  int fd() const { return loop_.fd(); }
   /// Accepts, reads and writes what can be without waiting. A render() that throws is answered by 500.
   void serve();
 
@@ -56,30 +58,29 @@ class MetricsEndpoint {
 
  private:
   struct Connection;
-  using Place = std::list<std::unique_ptr<Connection>>::iterator;
 
-  void watch(int fd, std::uint32_t events, void* tag, int operation);
-  void accept_some();
-  void close(Place place);
+  void take_in(base::UniqueFd socket, const sockaddr_storage& from);
+  void close(std::uint64_t number);
+  void react(std::uint64_t number);
   /// @return whether the connection goes on.
   bool advance(Connection& connection);
   bool read(Connection& connection);
   bool write(Connection& connection);
   void answer(Connection& connection);
   std::shared_ptr<const std::string> page();
-  void arm_timer();
   void close_overdue();
 
   const std::string address_;
   const Render render_;
   const MetricsLimits limits_;
   const std::vector<std::string> domains_;
-  base::UniqueFd events_;  ///< epoll of all that follow
-  base::UniqueFd timer_;   ///< runs while there are connections, or it rests
-  base::UniqueFd listener_;
+  stream::EventLoop loop_;
+  std::map<std::uint64_t, std::unique_ptr<Connection>> connections_;  ///< the oldest first
+  std::uint64_t last_ = 0;
+  stream::Strangers strangers_;
+  stream::Timer overdue_;
+  stream::Acceptor acceptor_;
   std::uint16_t port_ = 0;
-  std::list<std::unique_ptr<Connection>> connections_;  ///< the oldest first
-  bool rests_ = false;                                  ///< accepts nothing until the timer fires
   std::shared_ptr<const std::string> page_;
   Deadline page_end_;
 };

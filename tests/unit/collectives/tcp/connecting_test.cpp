@@ -9,10 +9,9 @@
 #include <set>
 
 #include "base/socket.hpp"
-#include "collectives/tcp/admission.hpp"
+#include "collectives/tcp/handshake.hpp"
 #include "collectives/tcp/link.hpp"
 #include "collectives/tcp/mesh.hpp"
-#include "collectives/tcp/outbound.hpp"
 #include "unit/collectives/backend_ranks.hpp"
 
 namespace ddp::collectives::tcp {
@@ -27,7 +26,6 @@ Bytes record_of(std::uint16_t port) {
 /// More than strangers may hold, all of one address, before the first has proven anything.
 TEST(TcpConnecting, AllRanksOfAHostMayComeAtOnce) {
   constexpr int kRanks = static_cast<int>(Admission::kMostStrangers) + 40;
-  prepare_proofs();
   Admission admission("127.0.0.1");
   const std::vector<Bytes> records(kRanks, record_of(admission.port()));
   const MeshIdentity identity(0, records);
@@ -67,7 +65,6 @@ struct OtherRank {
 /// Both have proven themselves on a connection of their own before either has an answer: that of the lower rank stays.
 TEST(TcpConnecting, OfTwoThatConnectAtOnceTheLowerRanksConnectionStays) {
   for (const int rank : {0, 1}) {
-    prepare_proofs();
     TcpMesh mesh({.group = "crossing",
                   .rank = rank,
                   .size = 2,
@@ -104,7 +101,6 @@ TEST(TcpConnecting, OfTwoThatConnectAtOnceTheLowerRanksConnectionStays) {
 
 /// A lower rank that has connected, but is slow to be heard, answers fewer and fewer questions.
 TEST(TcpConnecting, TheHigherRankAsksMoreSeldomEachTime) {
-  prepare_proofs();
   TcpMesh higher({.group = "asking", .rank = 1, .size = 2, .interface_address = "127.0.0.1"});
   OtherRank lower(0, higher);
   higher.connect(lower.records);

@@ -2,18 +2,30 @@
 #include <netinet/in.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 
 #include "base/socket.hpp"
-#include "collectives/tcp/admission.hpp"
+#include "collectives/tcp/handshake.hpp"
 #include "collectives/tcp/tcp_backend.hpp"
 #include "unit/collectives/backend_ranks.hpp"
 #include "unit/collectives/checked_call.hpp"
 
 namespace ddp::collectives::tcp {
 namespace {
+
+/// What is sent first by who knows no secret.
+Bytes greeting(std::uint32_t from, std::uint32_t to) {
+  Bytes bytes = encode(kProtocol, stream::Greeting{.version = kProtocol.version, .key = stream::random_bytes()});
+  const Bytes opening = encode(Opening{.from = from, .to = to});
+  bytes.insert(bytes.end(), opening.begin(), opening.end());
+  return bytes;
+}
+constexpr std::size_t kProofBytes = stream::kProofHeaderBytes + 32;
+constexpr std::size_t kChallengeBytes = stream::kGreetingBytes + stream::kAnnouncementBytes + kProofBytes;
 
 using testing::CheckedCall;
 using testing::run;
@@ -74,7 +86,7 @@ class TcpStrangers : public ::testing::Test {
 
 TEST_F(TcpStrangers, ScanHoldAndTalkBeforeDuringAndAfterConnect) {
   const Bytes garbage(5000, std::byte{'G'});
-  const HelloBytes hello = encode(Hello{.from = 0, .to = 1});
+  const Bytes hello = greeting(0, 1);
   const auto visit = [&](int rank, std::vector<base::UniqueFd>& held) {
     stranger(rank);  // connects and leaves
     held.push_back(stranger(rank));
@@ -119,39 +131,100 @@ TEST_F(TcpStrangers, AThousandConnections) {
   ::setrlimit(RLIMIT_NOFILE, &before);
 }
 
-/// It says that it is rank 0, gets a challenge, and cannot answer it.
-TEST_F(TcpStrangers, AnImpostorIsNotHeard) {
+/// A rank that polls, since it waits for a message of rank 2.
+class Polling {
+ public:
+  explicit Polling(Backend& backend)
+      : thread_([this, &backend] {
+          std::vector<std::uint8_t> memory(8);
+          Operation receive;
+          receive.kind = OperationKind::recv;
+          receive.dtype = DType::uint8;
+          receive.root = 2;
+          receive.count = memory.size();
+          receive.output = memory;
+          Request& request = backend.init({&receive, 1}, soon());
+          request.post();
+          while (!over_) request.poll();
+          backend.abort();
+          request.release();
+        }) {}
+  ~Polling() {
+    over_ = true;
+    thread_.join();
+  }
+
+ private:
+  std::atomic<bool> over_{false};
+  std::thread thread_;
+};
+
+/// A process of user nobody that says @p first to a port, reads @p due bytes, says @p then, and is hung up on without
+/// another byte. Only calls that are safe after a fork of a process with threads.
+class OtherUser {
+ public:
+  OtherUser(std::uint16_t port, const Bytes& first, std::size_t due = 0, const Bytes& then = {}) : pid_(::fork()) {
+    if (pid_ != 0) return;
+    constexpr uid_t kNobody = 65534;
+    if (::setresuid(kNobody, kNobody, kNobody) != 0) ::_exit(2);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(port);
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+    if (::connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) ::_exit(3);
+    [[maybe_unused]] ssize_t size = ::send(fd, first.data(), first.size(), MSG_NOSIGNAL);
+    char bytes[256];
+    if (due > 0 && ::recv(fd, bytes, due, MSG_WAITALL) != static_cast<ssize_t>(due)) ::_exit(4);
+    size = ::send(fd, then.data(), then.size(), MSG_NOSIGNAL);
+    ::_exit(::recv(fd, bytes, 1, 0) > 0 ? 1 : 0);
+  }
+  bool is_hung_up_on() const {
+    int status = -1;
+    ::waitpid(pid_, &status, 0);
+    return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+  }
+
+ private:
+  pid_t pid_;
+};
+
+/// It says that it is rank 0, gets a challenge, and has no answer to it but one of another time.
+TEST_F(TcpStrangers, AnotherUserMayHoldTalkAndReplay) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root";
   connect();
-  const HelloBytes hello = encode(Hello{.from = 0, .to = 1, .nonce = random_key()});
-  const base::UniqueFd impostor = stranger(1, hello);
-  std::vector<std::byte> challenge(kChallengeBytes);
-  std::atomic<bool> over{false};
-  std::thread rank_1([&] {  // polls, since it waits for a message
-    const std::vector<std::byte> none;
-    std::vector<std::uint8_t> memory(8);
-    Operation receive;
-    receive.kind = OperationKind::recv;
-    receive.dtype = DType::uint8;
-    receive.root = 2;
-    receive.count = memory.size();
-    receive.output = memory;
-    Request& request = backends_[1]->init({&receive, 1}, soon());
-    request.post();
-    while (!over) request.poll();
-    backends_[1]->abort();
-    request.release();
-  });
-  base::receive_exactly(impostor.get(), challenge, soon(), "reading the challenge");
-  base::send_all(impostor.get(), Bytes(sizeof(Proof), std::byte{1}), soon(), "guessing");
-  std::byte verdict{};
-  EXPECT_THROW(base::receive_exactly(impostor.get(), {&verdict, 1}, soon(), "hoping"), Error);
-  over = true;
-  rank_1.join();
+  const std::uint16_t port = decode_rank_record(addresses_[1]).port;
+  {
+    const Polling rank_1(*backends_[1]);
+    const auto rank_0 = MeshIdentity(0, addresses_).connect(1);
+    const Bytes hello = rank_0->answer();
+    const base::UniqueFd interrupted = stranger(1, hello);
+    Bytes challenge(kChallengeBytes);
+    base::receive_exactly(interrupted.get(), challenge, soon(), "reading the challenge");
+    for (std::span<const std::byte> rest{challenge}; !rest.empty();) {
+      const auto piece = rest.first(rank_0->due());
+      rank_0->take(piece);
+      rest = rest.subspan(piece.size());
+    }
+    const Bytes proof = rank_0->answer();
+    ASSERT_EQ(proof.size(), kProofBytes);
+    const OtherUser replaying(port, hello, kChallengeBytes, proof);
+    const OtherUser guessing(port, greeting(0, 1), kChallengeBytes, stream::with_length(Bytes(32, std::byte{1})));
+    const OtherUser talking(port, Bytes(5000, std::byte{'G'}));
+    const auto begin = std::chrono::steady_clock::now();
+    const OtherUser holding(port, {});
+    const OtherUser hesitating(port, Bytes(hello.begin(), hello.begin() + 20));
+    EXPECT_TRUE(replaying.is_hung_up_on());
+    EXPECT_TRUE(guessing.is_hung_up_on());
+    EXPECT_TRUE(talking.is_hung_up_on());
+    EXPECT_TRUE(holding.is_hung_up_on());
+    EXPECT_TRUE(hesitating.is_hung_up_on());
+    EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::seconds(4));
+  }
 }
 
 /// The challenge does not contain the secret, nor is it the same twice.
 TEST_F(TcpStrangers, LearnNothingFromChallenges) {
-  prepare_proofs();
   Admission admission("127.0.0.1");
   std::vector<Bytes> records = addresses_;
   const Key secret = random_key();
@@ -161,7 +234,7 @@ TEST_F(TcpStrangers, LearnNothingFromChallenges) {
   std::vector<Bytes> challenges;
   for (int i = 0; i < 2; ++i) {
     const base::UniqueFd fd = base::connect_tcp("127.0.0.1", admission.port(), soon());
-    base::send_all(fd.get(), encode(Hello{.from = 0, .to = 1}), soon(), "asking");
+    base::send_all(fd.get(), greeting(0, 1), soon(), "asking");
     Bytes challenge(kChallengeBytes);
     while (!base::wait_for(fd.get(), 1 /*POLLIN*/, Deadline::after(std::chrono::milliseconds(1)))) {
       EXPECT_TRUE(admission.advance().empty());
@@ -174,14 +247,13 @@ TEST_F(TcpStrangers, LearnNothingFromChallenges) {
 }
 
 TEST_F(TcpStrangers, AreBounded) {
-  prepare_proofs();
   Admission admission("127.0.0.1");
   std::vector<Bytes> records = addresses_;
   records[1] = encode(RankRecord{.address = "127.0.0.1", .port = admission.port(), .secret = random_key()});
   const MeshIdentity identity(1, records);
   admission.begin(identity);
   std::vector<base::UniqueFd> held;
-  for (std::size_t i = 0; i < admission.most_unproven() * 3; ++i) {
+  for (std::size_t i = 0; i < (Admission::kMostStrangers + kRanks) * 3; ++i) {
     held.push_back(base::connect_tcp("127.0.0.1", admission.port(), soon()));
     EXPECT_TRUE(admission.advance().empty());
     EXPECT_LE(admission.num_unproven(), Admission::kMostStrangers + kRanks);

@@ -145,7 +145,7 @@ class AgentFixture : public ::testing::Test {
   AgentLimits limits_;
   std::function<void()> child_ = [] {};  ///< what the attempt process does before it waits
   int started_ = 0;                      ///< attempt processes
-  EventLoop loop_;
+  stream::EventLoop loop_;
   std::optional<control::Connection> coordinator_, attempt_;  ///< the other ends of the agent's connections
   std::optional<control::Connection> console_;                ///< the same of the ranks' output, where the plan has it
   pid_t attempt_pid_ = 0;

@@ -41,7 +41,7 @@ class NodeMetricsTest : public ::testing::Test {
 
   static inline std::int64_t progress_ms_ = 0;
   NodeJob job_;
-  EventLoop loop_;
+  stream::EventLoop loop_;
 };
 
 TEST_F(NodeMetricsTest, FollowsRanksThroughAttempts) {

@@ -14,7 +14,6 @@
 #include <ddp/error.hpp>
 
 #include "base/socket.hpp"
-#include "control/greeting.hpp"
 #include "unit/launcher/control/handshake_ends.hpp"
 
 namespace ddp::launcher::control {
@@ -102,7 +101,7 @@ TEST(Connect, AnUnknownMethodAndAProofThatIsTooLongAreNoCoordinator) {
     StrangeServer server{[&](int fd) {
       receive_greeting(fd);
       send_raw(fd, encode(fresh_greeting()));
-      AnnouncementBytes announcement = encode(kBySecret);
+      Bytes announcement = encode(kBySecret);
       announcement.front() = static_cast<std::byte>(method);
       send_raw(fd, announcement);
       if (method == 1) send_raw(fd, Bytes(2, std::byte{0xff}));
@@ -114,7 +113,7 @@ TEST(Connect, AnUnknownMethodAndAProofThatIsTooLongAreNoCoordinator) {
 
 TEST(Connect, AnEchoIsNoCoordinator) {
   StrangeServer server{[](int fd) {
-    GreetingBytes bytes;
+    Bytes bytes(stream::kGreetingBytes);
     base::receive_exactly(fd, bytes, soon(), "test");
     send_raw(fd, bytes);
     receive_to_end(fd);

@@ -1,20 +1,24 @@
 // Messages go through whole and in order, both ways at once, and whatever a peer does ends its connection at most.
-#include "control/connection.hpp"
-
-#include <gmock/gmock.h>
 #include <malloc.h>
 #include <poll.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
+#include <memory>
 #include <string>
 #include <thread>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
 
 #include <ddp/error.hpp>
 
 #include "base/socket.hpp"
+#include "control/connection.hpp"
 
 namespace ddp::launcher::control {
 namespace {
@@ -73,48 +77,6 @@ Fence large(std::size_t size, unsigned seed) {
   fence.data.resize(size);
   for (std::size_t i = 0; i < size; ++i) fence.data[i] = static_cast<std::byte>(i * 31 + i / 251 + seed);
   return fence;
-}
-
-TEST(FrameBuffer, CutsAStreamIntoFramesWhateverThePiecesAre) {
-  Bytes stream;
-  std::vector<Bytes> frames;
-  for (std::size_t size : {0, 1, 3, 4, 5, 255, 256, 70'000}) {
-    frames.push_back(large(size, 7).data);
-    const Bytes framed = frame(frames.back());
-    EXPECT_EQ(framed.size(), size + 4);
-    stream.insert(stream.end(), framed.begin(), framed.end());
-  }
-  for (const std::size_t step : {1UL, 2UL, 3UL, 5UL, 64UL, 4096UL, stream.size()}) {
-    FrameBuffer buffer{70'000};
-    std::vector<Bytes> found;
-    for (std::size_t at = 0; at < stream.size(); at += step) {
-      buffer.append(std::span{stream}.subspan(at, std::min(step, stream.size() - at)));
-      while (auto next = buffer.next()) found.push_back(*std::move(next));
-    }
-    EXPECT_EQ(found, frames) << step;
-    EXPECT_FALSE(buffer.has_part());
-  }
-}
-
-TEST(FrameBuffer, RefusesALengthAboveTheLimitBeforeTheBytesAreThere) {
-  FrameBuffer buffer{4096};
-  buffer.append(frame(Bytes(4096)));
-  EXPECT_EQ(buffer.next()->size(), 4096U);
-  buffer.append(payload_of(std::string("\0\0\x10", 3)));
-  EXPECT_EQ(buffer.next(), std::nullopt);
-  EXPECT_TRUE(buffer.has_part());
-  buffer.append(payload_of("\x01"));  // 4097
-  EXPECT_THROW(buffer.next(), Error);
-  buffer.set_limit(4097);
-  EXPECT_EQ(buffer.next(), std::nullopt);
-}
-
-TEST(FrameBuffer, NothingLongerThanTheLimitIsFramed) {
-  const std::size_t size = kMaxMessageBytes + 1;
-  void* memory = ::mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);  // it is not even read
-  ASSERT_NE(memory, MAP_FAILED);
-  EXPECT_THROW(frame({static_cast<const std::byte*>(memory), size}), Error);
-  ::munmap(memory, size);
 }
 
 class Connections : public testing::TestWithParam<Ends (*)()> {
@@ -191,12 +153,13 @@ TEST(ConnectionMemory, ALongMessageForManyConnectionsIsThereOnce) {
     const struct mallinfo2 info = ::mallinfo2();
     return info.uordblks + info.hblkhd;
   };
-  const EphemeralKey key, theirs;
+  const stream::EphemeralKey key, theirs;
   std::vector<Connection> ends;
   std::vector<base::UniqueFd> others;
   for (std::size_t node = 0; node < kNodes; ++node) {
     ConnectionPair pair = make_pair();
-    ends.emplace_back(std::move(pair.first), "a node", key.agree(HandshakeSide::accepting, theirs.public_key()));
+    ends.emplace_back(std::move(pair.first), "a node",
+                      key.agree(stream::HandshakeSide::accepting, theirs.public_key()));
     others.push_back(std::move(pair.second));
   }
   const std::size_t before = in_use();
@@ -305,7 +268,8 @@ TEST_P(Connections, ClosingDoesNotWaitForAPeerThatIsGone) {
 }
 
 TEST_P(Connections, APeerThatEndsInMidMessageIsLost) {
-  Bytes half = frame(encode(RankAborted{.epoch = 1, .local_rank = 2, .call = {.status = 3, .message = "gone"}}));
+  Bytes half =
+      stream::frame(encode(RankAborted{.epoch = 1, .local_rank = 2, .call = {.status = 3, .message = "gone"}}));
   half.resize(half.size() - 1);
   one_.send(ModexRequest{.id = 5});
   send_bytes(one_, half);
@@ -333,7 +297,7 @@ TEST_P(Connections, APeersLastWordsAreReadAfterSendingToItFailed) {
 
 TEST_P(Connections, AMessageThatCannotBeUnderstoodEndsTheConnection) {
   one_.send(ModexRequest{.id = 1});
-  send_bytes(one_, frame(payload_of("GET / HTTP/1.1")));
+  send_bytes(one_, stream::frame(payload_of("GET / HTTP/1.1")));
   one_.send(ModexRequest{.id = 2});
   const auto received = receive(other_, 3);
   ASSERT_EQ(received.size(), 1U);  // nothing after it is believed
@@ -376,4 +340,141 @@ TEST_P(Connections, TheyCanBeMovedInTheMiddleOfEverything) {
 TEST(Connection, ASocketThatIsNoneIsRefused) { EXPECT_THROW((Connection{base::UniqueFd{}, "nobody"}), Error); }
 
 }  // namespace
+
 }  // namespace ddp::launcher::control
+
+namespace ddp::launcher {
+
+// A connection in a loop: what arrives is told in order, and its functions may end it.
+
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+control::Message message(int code) { return control::Finish{.exit_status = code}; }
+control::Message large() {
+  return control::Finish{.exit_status = 0, .message = std::string(std::size_t{4} << 20U, 'x')};
+}
+
+class LoopConnectionTest : public ::testing::Test {
+ protected:
+  explicit LoopConnectionTest(control::ConnectionPair pair = control::make_pair())
+      : peer_(std::make_unique<control::Connection>(std::move(pair.second), "the test")),
+        own_(std::make_unique<LoopConnection>(
+            loop_, control::Connection{std::move(pair.first), "the peer"},
+            [this](const control::Message& received) {
+              codes_.push_back(std::get<control::Finish>(received).exit_status);
+              open_.push_back(own_ && own_->open());
+              if (on_message_) on_message_();
+            },
+            [this](const std::string& why) {
+              losses_.push_back(why);
+              if (on_lost_) on_lost_();
+            })) {}
+
+  void turn() { loop_.run_once(Deadline::after(std::chrono::milliseconds(0))); }
+
+  stream::EventLoop loop_;
+  std::unique_ptr<control::Connection> peer_;
+  std::unique_ptr<LoopConnection> own_;
+  std::vector<int> codes_;
+  std::vector<bool> open_;
+  std::vector<std::string> losses_;
+  std::function<void()> on_message_, on_lost_;
+};
+
+TEST_F(LoopConnectionTest, MessagesArriveInOrder) {
+  for (const int code : {1, 2, 3}) peer_->send(message(code));
+  turn();
+  EXPECT_THAT(codes_, ElementsAre(1, 2, 3));
+  EXPECT_THAT(open_, ElementsAre(true, true, true));
+  EXPECT_THAT(losses_, IsEmpty());
+}
+
+TEST_F(LoopConnectionTest, CanBeReadWithoutTheLoop) {
+  peer_->send(message(1));
+  own_->read();
+  EXPECT_THAT(codes_, ElementsAre(1));
+}
+
+TEST_F(LoopConnectionTest, SendsWhatTheSocketDoesNotTakeAtOnce) {
+  own_->send(large());
+  std::vector<control::Message> received;
+  for (const Deadline limit = Deadline::after(std::chrono::seconds(60)); received.empty() && !limit.expired();) {
+    turn();
+    received = peer_->receive();
+  }
+  EXPECT_THAT(received, ElementsAre(large()));
+  // The socket is writable now, which must not keep the loop awake.
+  const Deadline limit = Deadline::after(std::chrono::milliseconds(1));
+  loop_.run_once(limit);
+  EXPECT_TRUE(limit.expired());
+}
+
+TEST_F(LoopConnectionTest, LossComesOnceAndAfterTheLastMessages) {
+  peer_->send(message(1));
+  peer_.reset();
+  on_lost_ = [this] { EXPECT_THAT(codes_, ElementsAre(1)); };
+  turn();
+  turn();
+  EXPECT_THAT(open_, ElementsAre(false));
+  EXPECT_THAT(losses_, ElementsAre("it was closed"));
+  own_->read();  // neither does anything
+  own_->send(message(2));
+  EXPECT_EQ(losses_.size(), 1U);
+}
+
+TEST_F(LoopConnectionTest, NonsenseIsALoss) {
+  const control::ConnectionPair pair = control::make_pair();
+  const LoopConnection other(
+      loop_, control::Connection{base::UniqueFd{::dup(pair.first.get())}, "the peer"}, [](const auto&) {},
+      [this](const std::string& why) { losses_.push_back(why); });
+  ASSERT_EQ(::write(pair.second.get(), "\xff\xff\xff\xff", 4), 4);
+  turn();
+  EXPECT_THAT(losses_, ElementsAre(HasSubstr("an invalid message")));
+}
+
+TEST_F(LoopConnectionTest, AMessageMayDestroyIt) {
+  for (const int code : {1, 2}) peer_->send(message(code));
+  peer_.reset();
+  on_message_ = [this] { own_.reset(); };
+  turn();
+  EXPECT_THAT(codes_, ElementsAre(1));
+  EXPECT_THAT(losses_, IsEmpty());
+}
+
+TEST_F(LoopConnectionTest, AMessageMayCloseIt) {
+  for (const int code : {1, 2}) peer_->send(message(code));
+  on_message_ = [this] {
+    own_->send(message(7));
+    own_->close(Deadline::after(std::chrono::seconds(60)));
+  };
+  turn();
+  turn();
+  EXPECT_THAT(codes_, ElementsAre(1));
+  EXPECT_THAT(losses_, IsEmpty());
+  EXPECT_FALSE(own_->open());
+  EXPECT_THAT(peer_->receive(), ElementsAre(message(7)));
+  EXPECT_FALSE(peer_->open());
+}
+
+TEST_F(LoopConnectionTest, LossMayDestroyIt) {
+  peer_.reset();
+  on_lost_ = [this] { own_.reset(); };
+  turn();
+  EXPECT_THAT(losses_, ElementsAre("it was closed"));
+}
+
+TEST_F(LoopConnectionTest, ADestroyedOneIsNotWatched) {
+  peer_->send(message(1));
+  own_.reset();
+  turn();
+  EXPECT_THAT(codes_, IsEmpty());
+  EXPECT_THAT(losses_, IsEmpty());
+}
+
+}  // namespace
+
+}  // namespace ddp::launcher

@@ -17,7 +17,6 @@
 #include <ddp/error.hpp>
 
 #include "base/socket.hpp"
-#include "control/greeting.hpp"
 #include "control/handshake.hpp"
 
 namespace ddp::launcher::control {
@@ -128,22 +127,29 @@ inline Bytes receive_to_end(int fd) {
   return all;
 }
 
+using stream::EphemeralKey;
+using stream::Greeting;
+using stream::HandshakeSide;
+using stream::with_length;
+
+inline Bytes encode(const Greeting& greeting) { return stream::encode(kProtocol, greeting); }
+
 inline Greeting receive_greeting(int fd) {
-  GreetingBytes bytes{};
+  Bytes bytes(stream::kGreetingBytes);
   base::receive_exactly(fd, bytes, soon(), "receiving in a test");
-  return parse_greeting(bytes).value();
+  return parse_greeting(kProtocol, bytes).value();
 }
 
 inline Announcement receive_announcement(int fd) {
-  AnnouncementBytes bytes{};
+  Bytes bytes(stream::kAnnouncementBytes);
   base::receive_exactly(fd, bytes, soon(), "receiving in a test");
-  return parse_announcement(bytes);
+  return stream::parse_announcement(bytes);
 }
 
 inline Bytes receive_proof(int fd) {
-  Bytes header(kProofHeaderBytes);
+  Bytes header(stream::kProofHeaderBytes);
   base::receive_exactly(fd, header, soon(), "receiving in a test");
-  Bytes proof(proof_length(header));
+  Bytes proof(stream::proof_length(header));
   base::receive_exactly(fd, proof, soon(), "receiving in a test");
   return proof;
 }
@@ -153,6 +159,14 @@ inline Greeting fresh_greeting() { return greeting_of(EphemeralKey{}); }
 
 /// An announcement of the job's secret.
 inline constexpr Announcement kBySecret{.method = ProofMethod::job_secret};
+
+inline stream::Statement make_statement(HandshakeSide side, const Greeting& connecting, const Greeting& accepting,
+                                        const Announcement& announcement) {
+  Bytes answered = encode(accepting);
+  const Bytes announced = stream::encode(announcement);
+  answered.insert(answered.end(), announced.begin(), announced.end());
+  return stream::make_statement(side, encode(connecting), answered);
+}
 
 inline Bytes prove(const Secret& secret, HandshakeSide side, const Greeting& connecting, const Greeting& accepting) {
   return job_secret_prover(secret)->prove(make_statement(side, connecting, accepting, kBySecret));

@@ -1,7 +1,6 @@
 // Who knows the secret gets in, whatever crowds the door; nobody else does, and learns nothing.
 #include "control/handshake.hpp"
 
-#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <poll.h>
 #include <sys/resource.h>
@@ -17,8 +16,7 @@
 #include <ddp/error.hpp>
 
 #include "base/socket.hpp"
-#include "control/greeting.hpp"
-#include "control/pending_connections.hpp"
+#include "control/handshake.hpp"
 #include "support/no_descriptors_left.hpp"
 #include "topology/inventory/network_facts.hpp"
 #include "unit/launcher/control/handshake_ends.hpp"
@@ -117,8 +115,8 @@ TEST(Handshake, AnotherProtocolVersionIsNamedOnBothSides) {
   testing::internal::CaptureStderr();
   send_raw(fd.get(), encode(newer));
   const Bytes answer = receive_to_end(fd.get());
-  EXPECT_EQ(parse_greeting(answer).value().version, static_cast<std::uint32_t>(kProtocolVersion));
-  EXPECT_EQ(answer.size(), kGreetingBytes);  // the greeting and nothing else
+  EXPECT_EQ(parse_greeting(kProtocol, answer).value().version, static_cast<std::uint32_t>(kProtocolVersion));
+  EXPECT_EQ(answer.size(), stream::kGreetingBytes);  // the greeting and nothing else
   for (int i = 0; i < 100; ++i) std::this_thread::sleep_for(1ms);
   EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("version " + std::to_string(kProtocolVersion + 1)));
 
@@ -131,21 +129,6 @@ TEST(Handshake, AnotherProtocolVersionIsNamedOnBothSides) {
   EXPECT_EQ(error.code(), ErrorCode::protocol);
   EXPECT_THAT(error.what(), AllOf(HasSubstr("version " + std::to_string(kProtocolVersion + 1)),
                                   HasSubstr("version " + std::to_string(kProtocolVersion) + ";")));
-}
-
-TEST(Handshake, TheLastDescriptorGoesToTheOnlyOneThatWaits) {
-  Listener listener{"127.0.0.1", 0, Secret::random()};
-  const base::UniqueFd client = raw(listener.port());
-  base::UniqueFd last{::open("/dev/null", O_RDONLY | O_CLOEXEC)};
-  ASSERT_TRUE(base::wait_for(listener.fds().at(0), POLLIN, soon()));
-  testing::internal::CaptureStderr();
-  {
-    const ddp::test::NoDescriptorsLeft none_left;
-    last.reset();
-    listener.accept_ready();
-  }
-  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
-  EXPECT_GT(listener.next_deadline().value().when(), Deadline::after(3s).when());  // it does not pause
 }
 
 TEST(Handshake, WithoutDescriptorsTheOneThatWaitsIsReported) {
@@ -162,7 +145,7 @@ TEST(Handshake, WithoutDescriptorsTheOneThatWaitsIsReported) {
   std::vector<Connection> proven;
   const Deadline limit = soon();
   while (proven.empty() && !limit.expired()) {
-    base::wait_for(listener.fds().at(0), POLLIN, earlier(limit, *listener.next_deadline()));
+    base::wait_for(listener.fds().at(0), POLLIN, limit);
     proven = listener.accept_ready();
   }
   EXPECT_EQ(proven.size(), 1U);
@@ -284,57 +267,6 @@ TEST(Handshake, ACrowdOfGoodOnesGetsInWhole) {
   EXPECT_EQ(server.proven(), 150);
 }
 
-TEST(Handshake, WhoSaysNothingIsShownOutBeforeWhoIsSlow) {
-  const Secret secret = Secret::random();
-  ServedListener server{secret, 0, 1h, 200ms};
-  const base::UniqueFd slow = raw(server.port());
-  const auto greeting = encode(fresh_greeting());
-  send_raw(slow.get(), std::span{greeting}.first(1));
-  EXPECT_TRUE(base::wait_for(raw(server.port()).get(), POLLIN, soon()));  // one that is silent
-  EXPECT_FALSE(base::wait_for(slow.get(), POLLIN, Deadline::after(300ms)));
-  Connection connection = connect({"127.0.0.1"}, server.port(), secret, soon());
-  EXPECT_EQ(received(connection), 1U);
-}
-
-TEST(Handshake, WhoDoesNotFinishIsShownOutAndTheOthersDoNotNotice) {
-  const Secret secret = Secret::random();
-  ServedListener server{secret, 0, 1s};
-  const base::UniqueFd silent = raw(server.port());
-  const base::UniqueFd slow = raw(server.port());
-  Bytes all;
-  for (const std::byte byte : encode(fresh_greeting())) all.push_back(byte);
-  for (const std::byte byte : with_length(Bytes(32))) all.push_back(byte);
-  bool closed = false;
-  // The greeting, then the proof, at a pace that is over in 0.8 s; so it stops short of the last byte.
-  const auto begin = std::chrono::steady_clock::now();
-  for (std::size_t i = 0; std::chrono::steady_clock::now() - begin < 60s && !closed; ++i) {
-    if (i < all.size() - 1) closed = ::send(slow.get(), &all[i], 1, MSG_NOSIGNAL) != 1;
-    pollfd entry{.fd = slow.get(), .events = POLLRDHUP, .revents = 0};
-    closed = closed || ::poll(&entry, 1, 10) > 0;
-    if (i == 10) {
-      Connection good = connect({"127.0.0.1"}, server.port(), secret, soon());
-      EXPECT_EQ(received(good), 1U);
-    }
-  }
-  EXPECT_TRUE(closed);
-  EXPECT_GE(std::chrono::steady_clock::now() - begin, 900ms);
-  EXPECT_TRUE(receive_to_end(silent.get()).empty());
-  EXPECT_EQ(server.proven(), 1);
-}
-
-TEST(Handshake, BytesOfTheHandshakeMayComeOneByOne) {
-  const Secret secret = Secret::random();
-  ServedListener server{secret};
-  const base::UniqueFd fd = raw(server.port());
-  const Greeting ours = fresh_greeting();
-  for (const std::byte byte : encode(ours)) send_raw(fd.get(), {&byte, 1});
-  const Greeting theirs = receive_greeting(fd.get());
-  receive_announcement(fd.get());
-  for (const std::byte byte : with_length(prove(secret, HandshakeSide::connecting, ours, theirs)))
-    send_raw(fd.get(), {&byte, 1});
-  EXPECT_TRUE(proves(receive_proof(fd.get()), secret, HandshakeSide::accepting, ours, theirs));
-}
-
 TEST(Listener, APortInUseIsExplained) {
   const Secret secret = Secret::random();
   const Listener first{"127.0.0.1", 0, secret};
@@ -365,21 +297,6 @@ TEST(Listener, APortInUseIsNoReasonToTryIpv4Only) {
   EXPECT_THROW((Listener{"", first.port(), secret}), Error);
 }
 
-TEST(Listener, HasADeadlineOnlyWhileSomebodyIsUnproven) {
-  Listener listener{"127.0.0.1", 0, Secret::random()};
-  EXPECT_EQ(listener.next_deadline(), std::nullopt);
-  EXPECT_TRUE(listener.accept_ready().empty());
-  base::UniqueFd fd = raw(listener.port());
-  ASSERT_TRUE(base::wait_for(listener.fds().at(0), POLLIN, soon()));
-  EXPECT_TRUE(listener.accept_ready().empty());
-  ASSERT_TRUE(listener.next_deadline().has_value());
-  EXPECT_LE(listener.next_deadline()->remaining(), 10s);
-  fd.reset();
-  ASSERT_TRUE(base::wait_for(listener.fds().at(0), POLLIN, soon()));
-  listener.accept_ready();
-  EXPECT_EQ(listener.next_deadline(), std::nullopt);
-}
-
 TEST(Listener, IsGoneWhenClosed) {
   const Secret secret = Secret::random();
   Listener listener{"127.0.0.1", 0, secret};
@@ -390,7 +307,6 @@ TEST(Listener, IsGoneWhenClosed) {
   listener.close();
   EXPECT_TRUE(listener.fds().empty());
   EXPECT_TRUE(listener.accept_ready().empty());
-  EXPECT_EQ(listener.next_deadline(), std::nullopt);
   EXPECT_TRUE(receive_to_end(unproven.get()).empty());
   const Listener next{"127.0.0.1", port, secret};  // the port is free at once
   listener.close();

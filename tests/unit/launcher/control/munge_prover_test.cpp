@@ -1,5 +1,5 @@
 // Munge proves the user of the other side, for one connection only, and says by name what it does not accept.
-#include "control/munge_prover.hpp"
+#include "control/munge.hpp"
 
 #include <gmock/gmock.h>
 #include <poll.h>
@@ -15,7 +15,6 @@
 #include <ddp/error.hpp>
 
 #include "base/socket.hpp"
-#include "control/proof_check.hpp"
 #include "support/munge_daemon.hpp"
 #include "unit/launcher/control/handshake_ends.hpp"
 
@@ -26,8 +25,8 @@ using ddp::test::MungeDaemon;
 using testing::AllOf;
 using testing::HasSubstr;
 
-Statement statement_of(int number) {
-  Statement statement{};
+stream::Statement statement_of(int number) {
+  stream::Statement statement{};
   statement.front() = static_cast<std::byte>(number);
   return statement;
 }
@@ -58,7 +57,7 @@ TEST_F(MungeTest, ProvesTheUserOnceForOneStatement) {
   MungeProver other = prover(*daemon_);
   EXPECT_EQ(Munge{daemon_->socket()}.user(), ::geteuid());
   const Bytes proof = one.prove(statement_of(1));
-  EXPECT_LE(proof.size(), kMaxProofBytes);
+  EXPECT_LE(proof.size(), stream::kMaxProofBytes);
   EXPECT_FALSE(error_of([&] { other.check(proof, statement_of(1)); }));
   EXPECT_THAT(error_of([&] { other.check(proof, statement_of(1)); })->native(), HasSubstr("EMUNGE_CRED_REPLAYED (17)"));
   EXPECT_THAT(error_of([&] { other.check(one.prove(statement_of(1)), statement_of(2)); })->cause(),
@@ -156,20 +155,6 @@ TEST_F(MungeTest, AMungedThatHangsIsNamedWhenTheTimeIsOver) {
   }
   EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("does munged on this host hang?"));
   daemon_->go_on();
-}
-
-TEST_F(MungeTest, WhatIsNotAskedForAnyMoreIsNotChecked) {
-  ProofThread thread{std::make_shared<MungeProver>(Munge{daemon_->socket()})};
-  daemon_->stop();
-  for (std::uint64_t number = 0; number < 3; ++number)
-    thread.ask({.number = number, .proof = Bytes(200, std::byte{'x'})});
-  thread.forget(1);
-  daemon_->go_on();
-  std::vector<std::uint64_t> checked;
-  while (checked.size() < 2 && base::wait_for(thread.fd(), POLLIN, soon())) {
-    for (const ProofVerdict& verdict : thread.take()) checked.push_back(verdict.number);
-  }
-  EXPECT_THAT(checked, testing::ElementsAre(0, 2));
 }
 
 // The listener serves others meanwhile, and lets that one in when munged is back.

@@ -23,7 +23,7 @@ class AgentLinksTest : public testing::Test {
     return links_.add(control::Connection{std::move(pair.first), "an agent"});
   }
 
-  EventLoop loop_;
+  stream::EventLoop loop_;
   AgentLinks links_{loop_, {}, [](int, const control::Message&) {}, [](int, const AgentLinks::Loss&) {}};
 };
 

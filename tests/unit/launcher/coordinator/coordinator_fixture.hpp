@@ -192,7 +192,7 @@ class CoordinatorJob {
     coordinator_.emplace(options, loop_, std::move(events), [this] { return now_; });
   }
 
-  EventLoop loop_;
+  stream::EventLoop loop_;
   Moment now_ = Moment::now();
   std::optional<Coordinator> coordinator_;
   std::vector<std::optional<control::Connection>> agents_;  ///< by link

@@ -44,7 +44,7 @@ class JobConsoleTest : public testing::Test {
     return taken_[{link, error}] == messages;
   }
 
-  EventLoop loop_;
+  stream::EventLoop loop_;
   Pipe out_, err_;
   std::map<std::pair<int, bool>, std::int64_t> taken_;
   std::optional<JobConsole> console_;

@@ -13,7 +13,7 @@ using namespace std::chrono_literals;
 using Clock = Heartbeat::Clock;
 
 TEST(HeartbeatTest, BeatsUntilItIsGone) {
-  EventLoop loop;
+  stream::EventLoop loop;
   int beats = 0;
   {
     const Heartbeat heartbeat{loop, 5ms, [&] { ++beats; }};
@@ -26,7 +26,7 @@ TEST(HeartbeatTest, BeatsUntilItIsGone) {
 }
 
 TEST(HeartbeatTest, SilenceIsTheTimeSinceSomethingCame) {
-  EventLoop loop;
+  stream::EventLoop loop;
   const Heartbeat heartbeat{loop, 1h, [] {}};
   const auto begin = Clock::now();
   std::this_thread::sleep_for(20ms);
@@ -35,7 +35,7 @@ TEST(HeartbeatTest, SilenceIsTheTimeSinceSomethingCame) {
 }
 
 TEST(HeartbeatTest, TimeInWhichThisProcessWasStoppedDoesNotCount) {
-  EventLoop loop;
+  stream::EventLoop loop;
   Heartbeat heartbeat{loop, 10ms, [] {}};
   const auto begin = Clock::now();
   std::this_thread::sleep_for(100ms);  // like SIGSTOP: the loop does not turn
@@ -46,7 +46,7 @@ TEST(HeartbeatTest, TimeInWhichThisProcessWasStoppedDoesNotCount) {
 }
 
 TEST(HeartbeatTest, KnowsHowLongThisProcessWasStopped) {
-  EventLoop loop;
+  stream::EventLoop loop;
   Heartbeat heartbeat{loop, 100ms, [] {}};
   std::this_thread::sleep_for(500ms);
   EXPECT_GE(heartbeat.own_pause(), 500ms);  // before the beat that tells of it
@@ -63,7 +63,7 @@ TEST(HeartbeatTest, KnowsHowLongThisProcessWasStopped) {
 }
 
 TEST(HeartbeatTest, ABeatIsTakenOnce) {
-  EventLoop loop;
+  stream::EventLoop loop;
   int beats = 0;
   Heartbeat heartbeat{loop, 50ms, [&] { ++beats; }};
   EXPECT_FALSE(heartbeat.take_beat());

@@ -114,7 +114,7 @@ class HostAgentsTest : public testing::Test {
   }
 
   LaunchOptions options;
-  EventLoop loop;
+  stream::EventLoop loop;
   std::optional<HostAgents> agents;
   std::vector<std::string> missing;
   std::size_t num_missing = 0;

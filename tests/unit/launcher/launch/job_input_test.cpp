@@ -72,7 +72,7 @@ TEST_P(JobInputKinds, PeekingTakesNothing) {
 
 TEST_P(JobInputKinds, WhatRankZeroHasNotReadStaysForOthers) {
   const OpenInput input{GetParam(), "mine\nyours\n"};
-  EventLoop loop;
+  stream::EventLoop loop;
   std::string sent;
   {
     JobInput job{loop, input.reading.get(), [&](const control::Input& piece) { sent += text_of(piece.data); }};
@@ -88,7 +88,7 @@ TEST_P(JobInputKinds, WhatRankZeroHasNotReadStaysForOthers) {
 
 TEST_P(JobInputKinds, ANewNodeGetsWhatTheLastOneHasNotRead) {
   const OpenInput input{GetParam(), "first\nsecond\n"};
-  EventLoop loop;
+  stream::EventLoop loop;
   std::string sent;
   JobInput job{loop, input.reading.get(), [&](const control::Input& piece) { sent = text_of(piece.data); }};
   job.begin(true);
@@ -101,7 +101,7 @@ TEST_P(JobInputKinds, ANewNodeGetsWhatTheLastOneHasNotRead) {
 
 TEST_P(JobInputKinds, MoreFollowsOnceItHasBeenRead) {
   OpenInput input{GetParam(), "a"};
-  EventLoop loop;
+  stream::EventLoop loop;
   std::vector<std::string> sent;
   JobInput job{loop, input.reading.get(),
                [&](const control::Input& piece) { sent.push_back(piece.end ? "end" : text_of(piece.data)); }};
@@ -132,7 +132,7 @@ TEST(JobInput, LongInputComesWhole) {
   ASSERT_EQ(::write(file.get(), text.data(), text.size()), static_cast<ssize_t>(text.size()));
   ::lseek(file.get(), 0, SEEK_SET);
   const base::UniqueFd rank{::open("/dev/null", O_RDONLY)};  // its standard input
-  EventLoop loop;
+  stream::EventLoop loop;
   JobInput* job = nullptr;
   InputFeed feed{loop, [&](std::int64_t bytes) { job->taken(bytes); }, rank.get()};
   JobInput input{loop, file.get(), [&](const control::Input& piece) { feed.add(piece.data, piece.end); }};
@@ -148,7 +148,7 @@ TEST(JobInput, LongInputComesWhole) {
 
 TEST(InputFeed, KnowsWhatHasBeenReadToTheByte) {
   const base::UniqueFd rank{::open("/dev/null", O_RDONLY)};
-  EventLoop loop;
+  stream::EventLoop loop;
   std::int64_t taken = 0;
   InputFeed feed{loop, [&](std::int64_t bytes) { taken += bytes; }, rank.get()};
   const std::string text = "one\ntwo\n";
