@@ -83,28 +83,27 @@ inline void read_value(base::ByteReader& in, PeerAddress& address) {
   address = PeerAddress{bytes};
 }
 constexpr auto description(const Endpoint*) {
-  return base::describe({.name = "endpoint", .unsent = 1}, base::field<&Endpoint::address>(),
-                        base::field<&Endpoint::port>());
+  return base::describe({.name = "endpoint", .unsent = 1}, base::fields<&Endpoint::address, &Endpoint::port>());
 }
 constexpr auto description(const SocketOwner*) {
   return base::describe({"owner of a connection"},
-                        base::field<&SocketOwner::kind>(base::kUpTo<SocketOwner::Kind::unknowable>),
-                        base::field<&SocketOwner::uid>());
+                        base::fields<&SocketOwner::kind>(base::kUpTo<SocketOwner::Kind::unknowable>),
+                        base::fields<&SocketOwner::uid>());
 }
 constexpr auto description(const Statement*) {
-  return base::describe({"statement of a witness"}, base::field<&Statement::host>(), base::field<&Statement::own>(),
-                        base::field<&Statement::addresses>(base::Rule{.fewest = 1, .count = kMostAddresses}));
+  return base::describe({"statement of a witness"}, base::fields<&Statement::host>(), base::fields<&Statement::own>(),
+                        base::fields<&Statement::addresses>(base::Rule{.fewest = 1, .count = kMostAddresses}));
 }
 constexpr auto description(const Welcome*) {
-  return base::describe({"welcome of a witness"}, base::field<&Welcome::role>(base::kUpTo<Role::translated>),
-                        base::field<&Welcome::seen>());
+  return base::describe({"welcome of a witness"}, base::fields<&Welcome::role>(base::kUpTo<Role::translated>),
+                        base::fields<&Welcome::seen>());
 }
 constexpr auto description(const Question*) {
-  return base::describe({"question to a witness"}, base::field<&Question::id>(), base::field<&Question::source>(),
-                        base::field<&Question::destination>());
+  return base::describe({"question to a witness"}, base::fields<&Question::id>(), base::fields<&Question::source>(),
+                        base::fields<&Question::destination>());
 }
 constexpr auto description(const Answer*) {
-  return base::describe({"answer of a witness"}, base::field<&Answer::id>(), base::field<&Answer::owner>());
+  return base::describe({"answer of a witness"}, base::fields<&Answer::id>(), base::fields<&Answer::owner>());
 }
 
 /// Of any of these.

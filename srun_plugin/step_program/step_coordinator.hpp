@@ -46,7 +46,7 @@ struct StepCoordinatorOptions {
 class StepCoordinator {
  public:
   /// Listens. @p loop must outlive the object. Throws Error(system).
-  StepCoordinator(StepCoordinatorOptions options, const launcher::stream::Secret& secret, stream::EventLoop& loop);
+  StepCoordinator(StepCoordinatorOptions options, const stream::Secret& secret, stream::EventLoop& loop);
 
   std::uint16_t port() const { return port_; }
   std::optional<Deadline> next_deadline() const;

@@ -287,7 +287,9 @@ TEST_F(TcpProcesses, ARankWithoutDescriptorsNamesItself) {
 /// are reset at once.
 [[noreturn]] void flood(std::uint16_t port) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  const HelloBytes hello = encode(Hello{.from = 0, .to = 1});
+  Bytes hello = stream::encode(kProtocol, {.version = kProtocol.version, .key = stream::random_bytes()});
+  const Bytes opening = encode(Opening{.from = 0, .to = 1});
+  hello.insert(hello.end(), opening.begin(), opening.end());
   const linger reset{.l_onoff = 1, .l_linger = 0};
   sockaddr_in to{};
   to.sin_family = AF_INET;
@@ -299,7 +301,7 @@ TEST_F(TcpProcesses, ARankWithoutDescriptorsNamesItself) {
     one.reset();
     one.reset(::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));
     ::connect(one.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to);
-    const std::size_t says = std::array<std::size_t, 4>{0, 20, kHelloBytes, 0}[count % 4];
+    const std::size_t says = std::array<std::size_t, 4>{0, 20, hello.size(), 0}[count % 4];
     if (says != 0) ::send(one.get(), hello.data(), says, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (count % 4 == 3) ::setsockopt(one.get(), SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
     if (count % 250 == 0) std::this_thread::sleep_for(milliseconds(10));

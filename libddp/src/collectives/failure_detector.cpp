@@ -16,7 +16,7 @@ constexpr std::chrono::milliseconds kTimeToNotify{1000};
 // For agreeing with them: as long as one of them is waited for is silence.
 constexpr std::chrono::milliseconds kTimeToAgree{1000};
 // How often to look whether another has told the verdict meanwhile.
-constexpr std::chrono::milliseconds kLook{20};
+constexpr std::chrono::milliseconds kVerdictLook{20};
 // A witness that hung up may be about to die.
 constexpr std::chrono::milliseconds kAskAgain{5};
 
@@ -130,7 +130,7 @@ std::optional<ProposalAnswer> FailureDetector::propose(int witness, const Error&
                              base::encode(GroupMessage{Proposal{.error = error}}));
   inquiry.ask(0);
   for (;;) {
-    const auto replies = inquiry.wait(earlier(limit, Deadline::after(kLook)));
+    const auto replies = inquiry.wait(earlier(limit, Deadline::after(kVerdictLook)));
     if (verdict() || limit.expired()) return std::nullopt;
     if (replies.empty()) continue;
     using Kind = world::PeerReply::Kind;

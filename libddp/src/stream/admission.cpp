@@ -174,7 +174,7 @@ void Admission::close() {
 }
 
 void Admission::take_in(base::UniqueFd socket, const sockaddr_storage& from) {
-  Stranger stranger{.socket = base::UnsharedFd{std::move(socket)}, .from = from};
+  Stranger stranger{.socket = base::UnsharedFd{std::move(socket)}, .from = from, .conversation = nullptr};
   stranger.conversation = handlers_.greet(stranger.socket.get());
   if (!stranger.conversation) return;
   const Strangers::Number number = ++last_;

@@ -148,9 +148,8 @@ void Handshake::greet() {
   if (protocol_.sealed) key_.emplace();
   ours_ = {.version = protocol_.version, .key = key_ ? key_->public_key() : random_bytes()};
   answer_ = encode(protocol_, ours_);
-  if (side_ == HandshakeSide::accepting) return;
-  append(answer_, opening_);
-  connecting_said_ = answer_;
+  if (side_ == HandshakeSide::connecting) append(answer_, opening_);
+  (side_ == HandshakeSide::connecting ? connecting_said_ : accepting_said_) = answer_;
 }
 
 Bytes Handshake::answer() { return std::exchange(answer_, {}); }
@@ -219,8 +218,9 @@ void Handshake::take_details() {
     append(connecting_said_, received_);
     opening_ = std::exchange(received_, {});
     prover_ = prover_of_(opening_);
-    append(answer_, encode(prover_->announcement()));
-    accepting_said_ = answer_;
+    const Bytes announcement = encode(prover_->announcement());
+    append(answer_, announcement);
+    append(accepting_said_, announcement);
     if (protocol_.accepting_first) append(answer_, with_length(prover_->prove(statement(side_))));
   } else {
     append(accepting_said_, received_);

@@ -386,10 +386,10 @@ TEST_F(StepCoordinatorTest, APortOfTheRangeIsTaken) {
   begin();
   const std::uint16_t taken = coordinator_->port();
   stream::EventLoop loop;
-  EXPECT_THROW(StepCoordinator({.ports = store_server::PortRange{taken, taken}}, secret_, loop), Error);
+  EXPECT_THROW(StepCoordinator({.ports = stream::PortRange{taken, taken}}, secret_, loop), Error);
   const auto last = static_cast<std::uint16_t>(taken < 65000 ? taken + 40 : taken);
   const auto first = static_cast<std::uint16_t>(last - 40);
-  const StepCoordinator other({.ports = store_server::PortRange{first, last}}, secret_, loop);
+  const StepCoordinator other({.ports = stream::PortRange{first, last}}, secret_, loop);
   EXPECT_GE(other.port(), first);
   EXPECT_LE(other.port(), last);
 }

@@ -184,7 +184,7 @@ TEST(TcpMesh, AConnectionThatTheOtherHostForgotIsMadeAgain) {
   };
   base::UniqueFd first = accept();
   ASSERT_TRUE(first);
-  std::array<std::byte, kHelloBytes> hello{};
+  std::array<std::byte, stream::kGreetingBytes + kProtocol.opening_bytes> hello{};
   for (pollfd waiting{first.get(), POLLIN, 0}; ::poll(&waiting, 1, 1) == 0;) sending.poll();
   ASSERT_EQ(::recv(first.get(), hello.data(), hello.size(), 0), static_cast<ssize_t>(hello.size()));
   const int on = 1;  // a connection under repair is closed without a word

@@ -24,7 +24,7 @@ namespace {
 
 using control::Announcement;
 using control::ProofMethod;
-using control::Statement;
+using ddp::stream::Statement;
 using ddp::test::MungeDaemon;
 using testing::AllOf;
 using testing::HasSubstr;
