@@ -18,7 +18,7 @@ ddp_add_component(inventory
 
 ddp_add_component(network
   SOURCES
-    src/topology/network/candidate_bytes.cpp
+    src/topology/network/message_values.cpp
     src/topology/network/hostlist.cpp
     src/topology/network/user_interfaces.cpp
     src/topology/network/interface_agreement.cpp

@@ -35,11 +35,10 @@
 #include "base/log.hpp"
 #include "base/socket.hpp"
 #include "base/unique_fd.hpp"
-#include "control/handshake.hpp"
 #include "control/connection.hpp"
+#include "control/handshake.hpp"
 #include "diagnostics/hang/observe.hpp"
 #include "diagnostics/hang/standstill_watch.hpp"
-#include "stream/event_loop.hpp"
 #include "events/heartbeat.hpp"
 #include "placement/network_choice.hpp"
 #include "srun_side/ddp_step_client.hpp"
@@ -47,6 +46,7 @@
 #include "store_server/peer_address.hpp"
 #include "store_server/store_server.hpp"
 #include "store_server/witness.hpp"
+#include "stream/event_loop.hpp"
 #include "task_side/node_channels.hpp"
 
 namespace ddp::srun_plugin {

@@ -82,8 +82,7 @@ bool may_be_slurms(const launcher::RankEnd& end) {
   return end.by_signal && (end.code == SIGTERM || end.code == SIGKILL);
 }
 
-std::unique_ptr<control::Listener> listen(const std::optional<stream::PortRange>& ports,
-                                          const stream::Secret& secret) {
+std::unique_ptr<control::Listener> listen(const std::optional<stream::PortRange>& ports, const stream::Secret& secret) {
   if (!ports) return std::make_unique<control::Listener>("", std::uint16_t{0}, secret);
   const unsigned count = ports->last - ports->first + 1U;
   const unsigned begin = std::random_device{}() % count;
@@ -99,8 +98,7 @@ std::unique_ptr<control::Listener> listen(const std::optional<stream::PortRange>
 
 }  // namespace
 
-StepCoordinator::StepCoordinator(StepCoordinatorOptions options, const stream::Secret& secret,
-                                 stream::EventLoop& loop)
+StepCoordinator::StepCoordinator(StepCoordinatorOptions options, const stream::Secret& secret, stream::EventLoop& loop)
     : options_(std::move(options)),
       links_(
           loop, {}, [this](int link, const control::Message& message) { handle(link, message); },

@@ -14,16 +14,16 @@
 
 #include <ddp/deadline.hpp>
 
-#include "stream/secret.hpp"
 #include "coordinator/agent_links.hpp"
 #include "coordinator/supervisor.hpp"
 #include "diagnostics/hang/hang_inquiry.hpp"
 #include "diagnostics/metrics/job_progress.hpp"
-#include "stream/event_loop.hpp"
 #include "report/event_log.hpp"
 #include "step_program/last_words.hpp"
-#include "stream/listening.hpp"
 #include "store_server/store_server.hpp"
+#include "stream/event_loop.hpp"
+#include "stream/listening.hpp"
+#include "stream/secret.hpp"
 #include "topology/network/interface_candidates.hpp"
 
 namespace ddp::srun_plugin {

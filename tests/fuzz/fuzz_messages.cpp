@@ -9,7 +9,9 @@
 #include "collectives/group_status.hpp"
 #include "collectives/host/rank_address.hpp"
 #include "collectives/nccl/rank_report.hpp"
+#include "collectives/shm/join_socket.hpp"
 #include "collectives/tcp/frame.hpp"
+#include "collectives/tcp/handshake.hpp"
 #include "control/message_fields.hpp"
 #include "diagnostics/environment/environment_fold.hpp"
 #include "diagnostics/environment/environment_message.hpp"
@@ -38,7 +40,8 @@ using namespace ddp;
 using Messages =
     std::tuple<launcher::control::Message, launcher::AgentSettings, world::EndpointRecord, topology::RankResources,
                collectives::GroupMessage, collectives::ProposalAnswer, collectives::StatusAnswer,
-               collectives::host::RankAddress, collectives::shm::EndpointAddress, collectives::tcp::FailureNotice,
+               collectives::host::RankAddress, collectives::shm::EndpointAddress, collectives::shm::JoinMessage,
+               collectives::tcp::FailureNotice, collectives::tcp::RankRecord, collectives::tcp::Opening,
                collectives::nccl::RankReport, diagnostics::HostFacts, diagnostics::RankEnvironment,
                tools::doctor::RankFacts, tools::doctor::ProbeReport, tools::RankReport, selftest::RankResult>;
 

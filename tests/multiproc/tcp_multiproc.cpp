@@ -23,6 +23,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/message.hpp"
 #include "base/unique_fd.hpp"
 #include "collectives/tcp/handshake.hpp"
 #include "collectives/tcp/tcp_backend.hpp"
@@ -288,7 +289,7 @@ TEST_F(TcpProcesses, ARankWithoutDescriptorsNamesItself) {
 [[noreturn]] void flood(std::uint16_t port) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   Bytes hello = stream::encode(kProtocol, {.version = kProtocol.version, .key = stream::random_bytes()});
-  const Bytes opening = encode(Opening{.from = 0, .to = 1});
+  const Bytes opening = base::encode(Opening{.from = 0, .to = 1});
   hello.insert(hello.end(), opening.begin(), opening.end());
   const linger reset{.l_onoff = 1, .l_linger = 0};
   sockaddr_in to{};
@@ -325,7 +326,7 @@ TEST_F(TcpProcesses, AFloodAtTheListenersDoesNotKeepRanksApart) {
   std::vector<pid_t> strangers;
   for (const int rank : {1, 2, 1}) {
     const auto* const address = reinterpret_cast<const std::byte*>(report(rank).address);
-    const auto port = decode_rank_record({address, report(rank).address_bytes}).port;
+    const auto port = base::decode<RankRecord>({address, report(rank).address_bytes}).port;
     const pid_t pid = ::fork();
     if (pid == 0) flood(port);
     strangers.push_back(pid);

@@ -96,7 +96,8 @@ void EventLoop::arm_timers() {
   }
   if (!next || (alarm_at_ && !(*next < *alarm_at_))) return;  // one that comes too early looks again
   const int left_ms = std::max(next->poll_timeout_ms(), 1);   // zero would disarm it
-  const itimerspec time{.it_interval = {}, .it_value = {.tv_sec = left_ms / 1000, .tv_nsec = left_ms % 1000 * 1'000'000L}};
+  const itimerspec time{.it_interval = {},
+                        .it_value = {.tv_sec = left_ms / 1000, .tv_nsec = left_ms % 1000 * 1'000'000L}};
   ::timerfd_settime(alarm_.get(), 0, &time, nullptr);
   alarm_at_ = next;
 }

@@ -5,11 +5,14 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <span>
+
+#include "base/message.hpp"
 
 namespace ddp::collectives::shm {
 
 bool send(int socket, const JoinMessage& message, int file) {
-  auto bytes = message.pack();
+  Bytes bytes = base::encode(message);
   iovec data{bytes.data(), bytes.size()};
   msghdr header{};
   header.msg_iov = &data;
@@ -28,7 +31,7 @@ bool send(int socket, const JoinMessage& message, int file) {
 }
 
 Received receive(int socket, JoinMessage& message, base::UniqueFd* file) {
-  std::array<std::byte, JoinMessage::kBytes + 1> bytes{};
+  std::array<std::byte, kMostJoinBytes + 1> bytes;
   iovec data{bytes.data(), bytes.size()};
   msghdr header{};
   header.msg_iov = &data;
@@ -49,7 +52,11 @@ Received receive(int socket, JoinMessage& message, base::UniqueFd* file) {
     std::memcpy(&fd, CMSG_DATA(part), sizeof fd);
     file->reset(fd);
   }
-  if (!JoinMessage::parse({bytes.data(), static_cast<std::size_t>(size)}, message)) return Received::nonsense;
+  try {
+    message = base::decode<JoinMessage>(std::span{bytes}.first(static_cast<std::size_t>(size)));
+  } catch (const Error&) {
+    return Received::nonsense;
+  }
   if (file != nullptr && message.kind == JoinMessage::Kind::offer && !*file) return Received::no_descriptor;
   return Received::message;
 }

@@ -37,8 +37,8 @@ bool equal(const Secret& a, const Secret& b) {
 }
 
 JoinMessage failure_message(int rank, const Error& error) {
-  JoinMessage message{.kind = Kind::failed, .rank = static_cast<std::uint32_t>(rank)};
-  message.code = static_cast<std::uint32_t>(error.code());
+  JoinMessage message{.kind = Kind::failed, .rank = rank};
+  message.code = error.code();
   message.ranks = error.ranks();
   message.text = error.cause();
   return message;
@@ -197,18 +197,20 @@ class Leader {
     }
   }
 
+  Member& member(const JoinMessage& hello) { return members_[static_cast<std::size_t>(hello.rank)]; }
+
   /// Whether the connection is not unknown any more: a member's now, or closed.
   bool greet(base::UniqueFd& socket) {
     JoinMessage hello;
     const Received received = receive(socket.get(), hello);
     if (received == Received::nothing) return false;
     if (received != Received::message || hello.kind != Kind::hello || hello.rank == 0 ||
-        hello.rank >= members_.size() || members_[hello.rank].socket ||
+        hello.rank >= static_cast<int>(members_.size()) || member(hello).socket ||
         !equal(hello.secret, rendezvous_.endpoint.address().token)) {
       return true;
     }
     budget_ = std::min<std::size_t>(budget_, hello.bytes);
-    members_[hello.rank].socket = std::move(socket);
+    member(hello).socket = std::move(socket);
     return true;
   }
 
@@ -226,7 +228,7 @@ class Leader {
       const int number = static_cast<int>(rank);
       member.socket.reset();
       if (received == Received::message && message.kind == Kind::failed) {
-        fail(static_cast<ErrorCode>(message.code), fmt::format("rank {}: {}", rank, message.text), {number});
+        fail(message.code, fmt::format("rank {}: {}", rank, message.text), {number});
       }
       fail(ErrorCode::peer_lost, fmt::format("rank {} ended while the ranks met", rank), {number});
     }
@@ -293,7 +295,7 @@ class Member {
       throw;
     }
     rendezvous_.hook(Phase::connecting);
-    send(socket_.get(), {.kind = Kind::ready, .rank = static_cast<std::uint32_t>(rendezvous_.rank)});
+    send(socket_.get(), {.kind = Kind::ready, .rank = rendezvous_.rank});
     JoinMessage go;
     if (next(go, nullptr) != Received::message || go.kind != Kind::go) {
       fail(ErrorCode::peer_lost, "the leader, rank 0, ended while the ranks met", {0});
@@ -327,7 +329,7 @@ class Member {
     socket_ = connect_to(leader());
     if (!socket_) return false;
     if (!same_user(socket_.get())) fail(ErrorCode::protocol, "another user listens at the leader's address", {0});
-    JoinMessage hello{.kind = Kind::hello, .rank = static_cast<std::uint32_t>(rendezvous_.rank)};
+    JoinMessage hello{.kind = Kind::hello, .rank = rendezvous_.rank};
     hello.secret = leader().token;
     hello.bytes = budget_left();
     if (!send(socket_.get(), hello)) return false;
@@ -345,8 +347,7 @@ class Member {
     while (true) {
       const Received received = receive(socket_.get(), message, file);
       if (received == Received::message && message.kind == Kind::failed) {
-        fail(static_cast<ErrorCode>(message.code), fmt::format("the leader, rank 0, gave up: {}", message.text),
-             message.ranks);
+        fail(message.code, fmt::format("the leader, rank 0, gave up: {}", message.text), message.ranks);
       }
       if (received != Received::nothing) return received;
       base::wait_for(socket_.get(), POLLIN, deadline_);

@@ -14,14 +14,13 @@
 
 #include "base/byte_stream.hpp"
 #include "base/errors.hpp"
+#include "base/message.hpp"
 #include "base/socket.hpp"
 
 namespace ddp::collectives::tcp {
 namespace {
 
 static_assert(crypto_auth_KEYBYTES == sizeof(Key));
-
-constexpr std::size_t kMostAddressBytes = 64;  // more than a numeric address has, with its scope
 
 Key digest(std::span<const std::byte> text) {
   Key key{};
@@ -39,33 +38,6 @@ Key random_key() {
   return key;
 }
 
-Bytes encode(const RankRecord& record) {
-  return base::ByteWriter{}.text(record.address).integer(record.port).raw(record.secret).bytes();
-}
-
-RankRecord decode_rank_record(std::span<const std::byte> bytes) {
-  base::ByteReader reader(bytes, "address of a rank");
-  RankRecord record;
-  record.address = reader.text();
-  record.port = reader.integer<std::uint16_t>();
-  const auto secret = reader.raw(record.secret.size());
-  std::copy(secret.begin(), secret.end(), record.secret.begin());
-  reader.expect_end();
-  if (record.address.size() <= kMostAddressBytes && record.port != 0) return record;
-  throw Error{{.code = ErrorCode::protocol,
-               .attempted = "reading the address of a rank",
-               .cause = "it is too long, or has no port",
-               .hint = "do all ranks run the same version of libddp?"}};
-}
-
-Bytes encode(const Opening& opening) { return base::ByteWriter{}.integer(opening.from).integer(opening.to).bytes(); }
-
-Opening decode_opening(std::span<const std::byte> bytes) {
-  base::ByteReader reader(bytes, "greeting of a rank");
-  const auto from = reader.integer<std::uint32_t>();
-  return {.from = from, .to = reader.integer<std::uint32_t>()};
-}
-
 // ---- who is proven
 
 MeshIdentity::MeshIdentity(int rank, const std::vector<Bytes>& records) : rank_(rank) {
@@ -73,7 +45,7 @@ MeshIdentity::MeshIdentity(int rank, const std::vector<Bytes>& records) : rank_(
   base::ByteWriter all;
   for (std::size_t i = 0; i < records.size(); ++i) {
     try {
-      records_.push_back(decode_rank_record(records[i]));
+      records_.push_back(base::decode<RankRecord>(records[i]));
     } catch (const Error& error) {
       ErrorDetail detail = error.detail();
       detail.ranks = {static_cast<int>(i)};
@@ -98,7 +70,7 @@ std::shared_ptr<stream::Prover> MeshIdentity::prover(const Opening& opening) con
 
 std::unique_ptr<stream::Handshake> MeshIdentity::accept() const {
   return std::make_unique<stream::Handshake>(kProtocol, [this](std::span<const std::byte> bytes) {
-    const Opening opening = decode_opening(bytes);
+    const Opening opening = base::decode<Opening>(bytes);
     const auto own = static_cast<std::uint32_t>(rank_);
     if (opening.to == own && opening.from != own && opening.from < records_.size()) return prover(opening);
     throw Error{{.code = ErrorCode::conflict, .attempted = "accepting a rank", .cause = "it looks for another rank"}};
@@ -107,7 +79,7 @@ std::unique_ptr<stream::Handshake> MeshIdentity::accept() const {
 
 std::unique_ptr<stream::Handshake> MeshIdentity::connect(int to) const {
   const Opening opening{.from = static_cast<std::uint32_t>(rank_), .to = static_cast<std::uint32_t>(to)};
-  return std::make_unique<stream::Handshake>(kProtocol, encode(opening),
+  return std::make_unique<stream::Handshake>(kProtocol, base::encode(opening),
                                              [this, opening](const stream::Announcement&) { return prover(opening); });
 }
 
@@ -120,15 +92,15 @@ void Admission::begin(const MeshIdentity& identity) {
   std::vector<base::UniqueFd> sockets;
   sockets.push_back(listener_.release());
   const stream::StrangerLimits limits{.most = kMostStrangers + static_cast<std::size_t>(identity.size())};
-  door_.emplace(
-      loop_, std::move(sockets), limits,
-      stream::Admission::Handlers{.greet = [&identity](int) { return identity.accept(); },
-                                  .proven =
-                                      [this](base::UnsharedFd socket, const sockaddr_storage&, auto conversation) {
-                                        const auto& handshake = static_cast<const stream::Handshake&>(*conversation);
-                                        const auto rank = static_cast<int>(decode_opening(handshake.opening()).from);
-                                        proven_.push_back({.rank = rank, .socket = socket.release()});
-                                      }});
+  door_.emplace(loop_, std::move(sockets), limits,
+                stream::Admission::Handlers{
+                    .greet = [&identity](int) { return identity.accept(); },
+                    .proven =
+                        [this](base::UnsharedFd socket, const sockaddr_storage&, auto conversation) {
+                          const auto& handshake = static_cast<const stream::Handshake&>(*conversation);
+                          const auto rank = static_cast<int>(base::decode<Opening>(handshake.opening()).from);
+                          proven_.push_back({.rank = rank, .socket = socket.release()});
+                        }});
 }
 
 std::vector<Admission::Proven> Admission::advance() {

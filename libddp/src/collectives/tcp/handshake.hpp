@@ -15,6 +15,7 @@
 
 #include <ddp/bytes.hpp>
 
+#include "base/message_fields.hpp"
 #include "base/unique_fd.hpp"
 #include "stream/admission.hpp"
 #include "stream/handshake.hpp"
@@ -30,9 +31,12 @@ struct RankRecord {
   Key secret{};
   friend bool operator==(const RankRecord&, const RankRecord&) = default;
 };
-Bytes encode(const RankRecord& record);
-/// Throws Error(protocol).
-RankRecord decode_rank_record(std::span<const std::byte> bytes);
+constexpr auto description(const RankRecord*) {
+  using T = RankRecord;
+  // 64 bytes are more than a numeric address has, with its scope
+  return base::describe({"address of a rank"}, base::fields<&T::address>(base::Rule{.longest = 64}),
+                        base::fields<&T::port>(base::Rule{.least = 1}), base::fields<&T::secret>());
+}
 
 /// Data is not sealed.
 inline constexpr stream::Protocol kProtocol{.magic = "ddptcp\r\n",
@@ -49,9 +53,9 @@ struct Opening {
   std::uint32_t to = 0;
   friend bool operator==(const Opening&, const Opening&) = default;
 };
-Bytes encode(const Opening& opening);
-/// @param bytes as many as the protocol has
-Opening decode_opening(std::span<const std::byte> bytes);
+constexpr auto description(const Opening*) {
+  return base::describe({"greeting of a rank"}, base::fields<&Opening::from, &Opening::to>());
+}
 
 /// The accepting side's last word.
 enum class Verdict : std::uint8_t {

@@ -15,6 +15,7 @@
 #include <ddp/error.hpp>
 
 #include "base/errors.hpp"
+#include "base/message.hpp"
 #include "base/open_file_limit.hpp"
 #include "collectives/tcp/context.hpp"
 
@@ -64,7 +65,7 @@ TcpMesh::~TcpMesh() = default;
 
 Bytes TcpMesh::address() const {
   if (!admission_) return {};
-  return encode(RankRecord{.address = config_.interface_address, .port = admission_->port(), .secret = secret_});
+  return base::encode(RankRecord{.address = config_.interface_address, .port = admission_->port(), .secret = secret_});
 }
 
 void TcpMesh::connect(const std::vector<Bytes>& addresses) {

@@ -6,7 +6,7 @@
 
 #include "base/byte_stream.hpp"
 #include "base/message_fields.hpp"
-#include "topology/network/candidate_bytes.hpp"
+#include "topology/network/interface_candidates.hpp"
 
 namespace ddp {
 
@@ -29,9 +29,9 @@ constexpr auto description(const PciAddress*) {
 
 namespace ddp::topology {
 
-inline void write_value(base::ByteWriter& writer, const CandidateAddress& candidate) {
-  write_candidate(writer, candidate);
-}
-inline void read_value(base::ByteReader& reader, CandidateAddress& candidate) { candidate = read_candidate(reader); }
+/// At most 22 bytes. Throws Error(invalid_argument) unless the address is numeric.
+void write_value(base::ByteWriter& writer, const CandidateAddress& candidate);
+/// Throws Error(protocol) for bytes that write_value() did not write.
+void read_value(base::ByteReader& reader, CandidateAddress& candidate);
 
 }  // namespace ddp::topology

@@ -18,7 +18,7 @@
 #include "base/process.hpp"
 #include "base/unique_fd.hpp"
 #include "collectives/shm/endpoint.hpp"
-#include "collectives/shm/join_message.hpp"
+#include "collectives/shm/join_socket.hpp"
 #include "collectives/shm/shm_backend.hpp"
 #include "unit/collectives/backend_ranks.hpp"
 #include "unit/store_server/other_user.hpp"
@@ -90,7 +90,7 @@ TEST_F(ShmOtherUser, WithTheTokenIsNotTakenForARank) {
     JoinMessage hello{.kind = JoinMessage::Kind::hello, .rank = 1};
     hello.secret = leader.token;
     hello.bytes = std::uint64_t{1} << 30U;
-    const auto packet = hello.pack();
+    const auto packet = base::encode(hello);
     if (::send(socket.get(), packet.data(), packet.size(), MSG_NOSIGNAL) < 0 || ::write(tell, "!", 1) != 1) return 3;
     pollfd answer{socket.get(), POLLIN, 0};
     if (::poll(&answer, 1, kMinuteMs) != 1) return 4;

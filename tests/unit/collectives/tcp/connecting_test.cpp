@@ -8,6 +8,7 @@
 #include <optional>
 #include <set>
 
+#include "base/message.hpp"
 #include "base/socket.hpp"
 #include "collectives/tcp/handshake.hpp"
 #include "collectives/tcp/link.hpp"
@@ -20,7 +21,7 @@ namespace {
 using testing::soon;
 
 Bytes record_of(std::uint16_t port) {
-  return encode(RankRecord{.address = "127.0.0.1", .port = port, .secret = random_key()});
+  return base::encode(RankRecord{.address = "127.0.0.1", .port = port, .secret = random_key()});
 }
 
 /// More than strangers may hold, all of one address, before the first has proven anything.

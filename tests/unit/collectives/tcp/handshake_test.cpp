@@ -1,5 +1,6 @@
 // Proofs between two ranks: who lacks a secret, replays, reflects or comes from another mesh proves nothing.
 #include "collectives/tcp/handshake.hpp"
+#include "base/message.hpp"
 
 #include <gtest/gtest.h>
 
@@ -14,7 +15,7 @@ class TcpHandshake : public ::testing::Test {
     for (int rank = 0; rank < 3; ++rank) records_.push_back(record(random_key()));
   }
   static Bytes record(const Key& secret) {
-    return encode(RankRecord{.address = "127.0.0.1", .port = 4711, .secret = secret});
+    return base::encode(RankRecord{.address = "127.0.0.1", .port = 4711, .secret = secret});
   }
   /// Passes on what one side says to the other, until neither has anything to say. Throws Error of the side that does
   /// not believe.
@@ -47,7 +48,7 @@ TEST_F(TcpHandshake, RanksOfAMeshProveThemselves) {
     talk(*connecting, *accepting);
     EXPECT_TRUE(connecting->proven());
     EXPECT_TRUE(accepting->proven());
-    EXPECT_EQ(decode_opening(accepting->opening()).from, static_cast<std::uint32_t>(from->rank()));
+    EXPECT_EQ(base::decode<Opening>(accepting->opening()).from, static_cast<std::uint32_t>(from->rank()));
   }
 }
 
@@ -91,7 +92,7 @@ TEST_F(TcpHandshake, WhoLooksForAnotherRankIsRefused) {
 
 TEST_F(TcpHandshake, RecordsAreReadAsTheyWereWritten) {
   const RankRecord record{.address = "fe80::1%eth0", .port = 65535, .secret = random_key()};
-  EXPECT_EQ(decode_rank_record(encode(record)), record);
+  EXPECT_EQ(base::decode<RankRecord>(base::encode(record)), record);
 }
 
 TEST_F(TcpHandshake, ABadRecordNamesItsRank) {
@@ -103,8 +104,8 @@ TEST_F(TcpHandshake, ABadRecordNamesItsRank) {
     EXPECT_EQ(error.code(), ErrorCode::protocol);
     EXPECT_EQ(error.ranks(), std::vector<int>{1});
   }
-  EXPECT_THROW(decode_rank_record(encode(RankRecord{.address = "::1", .port = 0})), Error);
-  EXPECT_THROW(decode_rank_record(encode(RankRecord{.address = std::string(65, '1'), .port = 1})), Error);
+  EXPECT_THROW(base::decode<RankRecord>(base::encode(RankRecord{.address = "::1", .port = 0})), Error);
+  EXPECT_THROW(base::decode<RankRecord>(base::encode(RankRecord{.address = std::string(65, '1'), .port = 1})), Error);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <atomic>
 
+#include "base/message.hpp"
 #include "base/socket.hpp"
 #include "collectives/tcp/handshake.hpp"
 #include "collectives/tcp/tcp_backend.hpp"
@@ -20,7 +21,7 @@ namespace {
 /// What is sent first by who knows no secret.
 Bytes greeting(std::uint32_t from, std::uint32_t to) {
   Bytes bytes = encode(kProtocol, stream::Greeting{.version = kProtocol.version, .key = stream::random_bytes()});
-  const Bytes opening = encode(Opening{.from = from, .to = to});
+  const Bytes opening = base::encode(Opening{.from = from, .to = to});
   bytes.insert(bytes.end(), opening.begin(), opening.end());
   return bytes;
 }
@@ -52,7 +53,8 @@ class TcpStrangers : public ::testing::Test {
 
   /// Ends a connection with what it is about to say.
   base::UniqueFd stranger(int rank, std::span<const std::byte> says = {}) {
-    base::UniqueFd fd = base::connect_tcp("127.0.0.1", decode_rank_record(addresses_.at(index(rank))).port, soon());
+    base::UniqueFd fd =
+        base::connect_tcp("127.0.0.1", base::decode<RankRecord>(addresses_.at(index(rank))).port, soon());
     if (!says.empty()) base::send_all(fd.get(), says, soon(), "saying something strange");
     return fd;
   }
@@ -193,7 +195,7 @@ class OtherUser {
 TEST_F(TcpStrangers, AnotherUserMayHoldTalkAndReplay) {
   if (::geteuid() != 0) GTEST_SKIP() << "needs root";
   connect();
-  const std::uint16_t port = decode_rank_record(addresses_[1]).port;
+  const std::uint16_t port = base::decode<RankRecord>(addresses_[1]).port;
   {
     const Polling rank_1(*backends_[1]);
     const auto rank_0 = MeshIdentity(0, addresses_).connect(1);
@@ -228,7 +230,7 @@ TEST_F(TcpStrangers, LearnNothingFromChallenges) {
   Admission admission("127.0.0.1");
   std::vector<Bytes> records = addresses_;
   const Key secret = random_key();
-  records[1] = encode(RankRecord{.address = "127.0.0.1", .port = admission.port(), .secret = secret});
+  records[1] = base::encode(RankRecord{.address = "127.0.0.1", .port = admission.port(), .secret = secret});
   const MeshIdentity identity(1, records);
   admission.begin(identity);
   std::vector<Bytes> challenges;
@@ -249,7 +251,7 @@ TEST_F(TcpStrangers, LearnNothingFromChallenges) {
 TEST_F(TcpStrangers, AreBounded) {
   Admission admission("127.0.0.1");
   std::vector<Bytes> records = addresses_;
-  records[1] = encode(RankRecord{.address = "127.0.0.1", .port = admission.port(), .secret = random_key()});
+  records[1] = base::encode(RankRecord{.address = "127.0.0.1", .port = admission.port(), .secret = random_key()});
   const MeshIdentity identity(1, records);
   admission.begin(identity);
   std::vector<base::UniqueFd> held;

@@ -14,6 +14,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/message.hpp"
 #include "base/socket.hpp"
 #include "collectives/tcp/context.hpp"
 #include "collectives/tcp/handshake.hpp"
@@ -170,7 +171,7 @@ TEST(TcpMesh, AConnectionThatTheOtherHostForgotIsMadeAgain) {
   config.interface_address = "127.0.0.1";
   const auto backend = make_backend(config);
   RankRecord record{.address = "127.0.0.1", .port = base::local_port(other.get())};
-  backend->connect({backend->address(), encode(record)}, soon());
+  backend->connect({backend->address(), base::encode(record)}, soon());
   std::vector<float> values{1};
   const Operation send = message(OperationKind::send, 1, 1, values);
   Request& sending = backend->init({&send, 1}, soon());

@@ -1,4 +1,4 @@
-#include "topology/network/candidate_bytes.hpp"
+#include "topology/network/message_values.hpp"
 
 #include <arpa/inet.h>
 
@@ -20,7 +20,7 @@ constexpr std::uint8_t kRoutes = 4;
 
 }  // namespace
 
-void write_candidate(base::ByteWriter& writer, const CandidateAddress& candidate) {
+void write_value(base::ByteWriter& writer, const CandidateAddress& candidate) {
   const InterfaceAddress& address = candidate.address;
   std::array<std::byte, 16> bytes{};
   if (::inet_pton(address.ipv6 ? AF_INET6 : AF_INET, address.address.c_str(), bytes.data()) != 1) {
@@ -36,9 +36,8 @@ void write_candidate(base::ByteWriter& writer, const CandidateAddress& candidate
       .raw(std::span{bytes}.first(address.ipv6 ? 16 : 4));
 }
 
-CandidateAddress read_candidate(base::ByteReader& reader) {
+void read_value(base::ByteReader& reader, CandidateAddress& candidate) {
   const auto flags = reader.integer<std::uint8_t>();
-  CandidateAddress candidate;
   candidate.address.ipv6 = (flags & kIpv6) != 0;
   candidate.fabric = (flags & kFabric) != 0;
   candidate.routes_to_peers = (flags & kRoutes) != 0;
@@ -55,7 +54,6 @@ CandidateAddress read_candidate(base::ByteReader& reader) {
   std::array<char, INET6_ADDRSTRLEN> text{};
   ::inet_ntop(candidate.address.ipv6 ? AF_INET6 : AF_INET, bytes.data(), text.data(), text.size());
   candidate.address.address = text.data();
-  return candidate;
 }
 
 }  // namespace ddp::topology
