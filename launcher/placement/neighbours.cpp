@@ -94,7 +94,7 @@ std::string shared_cores_warning(const std::vector<topology::RankPlan>& plans, c
   if (shared.empty()) return {};
   return fmt::format(
       "ranks of another launch in this allocation (process {}) are bound to the same processors, {}: give each launch "
-      "its own (srun --exact, or taskset -c), or none (--bind none); see 'Several at once' in docs/slurm.md",
+      "its own (srun --exact, or taskset -c), or none (--bind none); see 'Several at once' in docs/reference/slurm.md",
       first, shared.to_string());
 }
 

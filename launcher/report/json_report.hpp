@@ -19,7 +19,7 @@ struct JobTimes {
   std::chrono::milliseconds total;
 };
 
-/// A JSON object; docs/ddprun.md describes its fields. Texts are made UTF-8. Unlike the text
+/// A JSON object; docs/reference/ddprun.md describes its fields. Texts are made UTF-8. Unlike the text
 /// report, it lists all failures.
 std::string format_json_report(const JobOutcome& outcome, const ReportContext& context, const JobTimes& times);
 

@@ -21,7 +21,7 @@ Json node_json(const NodeFailure& node);
 /// Its kind, and where: the first entry of the list that the kind names. Null for success.
 Json root_cause_json(const JobOutcome& outcome);
 
-/// An object of all else; docs/ddprun.md describes its fields. Lists all failures.
+/// An object of all else; docs/reference/ddprun.md describes its fields. Lists all failures.
 Json outcome_json(const JobOutcome& outcome);
 
 }  // namespace ddp::launcher

@@ -84,7 +84,7 @@ package() {
   [ -z "$(find "$system" -name '*ddp*')" ]
 }
 
-# docs/admin.md has these words of Slurm's.
+# docs/reference/admin.md has these words of Slurm's.
 @test "a plugin that is gone, or of another release: two lines from srun, and the tasks run" {
   echo "optional $shared/spank_ddp.so" >"$settings"
   run srun -N1 -n1 echo ran

@@ -44,7 +44,7 @@ damage() {
   damage 's|`libddp/src/world/world.cpp:World::rank`|`libddp/include/ddp/world.hpp:World::rank`|' \
     'world.hpp does not define World::rank'
   damage 's|world.cpp:World::rank`|world.cpp:check_rank`|' 'world.cpp does not define check_rank'
-  damage 's|(topology.md#|(topologies.md#|' 'there is no topologies.md'
+  damage 's|(reference/topology.md#|(reference/topologies.md#|' 'there is no reference/topologies.md'
 }
 
 @test "architecture: a function that the code renames is found" {

@@ -42,7 +42,7 @@ load ../support/ddprun_jobs
   launcher=$!
   eventually 60 noted 2
   run -0 --separate-stderr "$DDPRUN" --standalone --nproc-per-node 2 true
-  [[ $stderr == "ddprun: warning: ranks of another launch in this allocation (process $(sort -n "$NOTES"/pid.* | head -1))"*"docs/slurm.md" ]] || { echo "$stderr"; return 1; }
+  [[ $stderr == "ddprun: warning: ranks of another launch in this allocation (process $(sort -n "$NOTES"/pid.* | head -1))"*"docs/reference/slurm.md" ]] || { echo "$stderr"; return 1; }
   for arguments in "--bind none" "--nproc-per-node 1"; do # neither shares a core with a bound rank, or tells
     run -0 --separate-stderr "$DDPRUN" --standalone $arguments true
     [[ $arguments != *none || -z $stderr ]] || { echo "$arguments: $stderr"; return 1; }

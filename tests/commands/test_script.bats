@@ -271,7 +271,7 @@ not ok 5 another
 }
 
 @test "documents concern the tests of documents" {
-  run -0 affected docs/launching.md
+  run -0 affected docs/reference/launching.md
   [ "$output" = $'style\ncommands tests/commands/architecture.bats\npackaging tests/packaging/install.bats' ]
   run -0 affected README.md
   has "packaging tests/packaging/install.bats"
@@ -324,7 +324,7 @@ not ok 5 another
   [ "$output" = $'style\npython tests/python/test_libddp_torch.py tests/python/test_libddp_torch_cuda.py tests/python/test_libtorch.py\npackaging tests/packaging/install.bats' ]
   run -0 affected bindings/python/libddp/_progress.py
   [ "$output" = $'style\npython\ncluster tests/cluster/python.bats' ]
-  run -0 affected docs/observability.md
+  run -0 affected docs/reference/observability.md
   has "unit hang_test"
   for file in CMakeLists.txt cmake/x.cmake tests/support/x.hpp libddp/include/ddp/world.hpp something; do
     [ "$(affected tests/unit/kvs/x_test.cpp $file | wc -l)" = 10 ]

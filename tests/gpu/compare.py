@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares what scripts/test-gpu has measured with PyTorch and nccl-tests, beside the targets of docs/benchmarks.md.
+"""Compares what scripts/test-gpu has measured with PyTorch and nccl-tests, beside the targets of docs/reference/benchmarks.md.
 
     compare.py FOLDER      FOLDER: its logs. Prints a line of JSON for each ratio whose parts are both there, with
                            "missed": true where the target is.

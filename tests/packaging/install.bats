@@ -52,7 +52,7 @@ END
   for file in bin/ddprun bin/ddp-info bin/ddp-selftest "$LIBDIR/libddp.so" "$LIBDIR/libddp.so.${VERSION%.*}" "$LIBDIR/libddp.so.$VERSION" \
     "$LIBDIR"/cmake/ddp/{ddpConfig,ddpConfigVersion,ddpTargets}.cmake "$LIBDIR/pkgconfig/ddp.pc" \
     share/man/man1/{ddprun,ddp-info,ddp-selftest}.1 share/bash-completion/completions/{ddprun,ddp-info,ddp-selftest} share/libddp/examples/digits/{CMakeLists.txt,digits.csv} share/libddp/grafana/libddp.json \
-    share/doc/libddp/{LICENSE,README.md,CHANGELOG.md} share/doc/libddp/docs/{admin,slurm,versions,known-variables,rules}.md \
+    share/doc/libddp/{LICENSE,README.md,CHANGELOG.md} share/doc/libddp/docs/reference/{admin,slurm,versions,known-variables,rules}.md \
     share/doc/libddp/examples/digits/README.md; do
     [ -s "$MOVED/$file" ] || { echo "absent: $file"; return 1; }
   done
@@ -87,7 +87,7 @@ END
 }
 
 @test "the page for admins has at most 800 words" {
-  [ "$(wc -w <"$SOURCE/docs/admin.md")" -le 800 ]
+  [ "$(wc -w <"$SOURCE/docs/reference/admin.md")" -le 800 ]
 }
 
 @test "every install rule belongs to a component" {
@@ -162,9 +162,9 @@ END
   [[ $output == *"4 ranks: weights[0] = 1.500"* ]]
 }
 
-@test "a backend plugin compiles as docs/backends.md says, and carries a group" {
+@test "a backend plugin compiles as docs/reference/backends.md says, and carries a group" {
   mkdir project plugins
-  awk '/^```cmake/ {inside = 1; next} /^```/ {inside = 0} inside' "$SOURCE/docs/backends.md" >project/CMakeLists.txt
+  awk '/^```cmake/ {inside = 1; next} /^```/ {inside = 0} inside' "$SOURCE/docs/reference/backends.md" >project/CMakeLists.txt
   sed 's/\.name = "example"/.name = "mine"/' "$SOURCE/tests/support/example_backend.cpp" >project/my_backend.cpp
   cmake -G Ninja -S project -B build "-DCMAKE_PREFIX_PATH=$MOVED" >/dev/null
   cmake --build build

@@ -50,7 +50,7 @@ rpm_macros() {
   [ "$(sort <<<"$output" | tr '\n' ' ')" = "libddp libddp-devel slurm-plugin-ddp " ]
   plugin=$(sed -n 's/^optional //p' root/etc/slurm/plugstack.conf.d/ddp.conf)
   [[ $plugin == /usr/* && -e root$plugin ]]
-  [ -s root/usr/share/doc/libddp/docs/admin.md ]
+  [ -s root/usr/share/doc/libddp/docs/reference/admin.md ]
   run -0 env LD_LIBRARY_PATH="$(dirname "$(find root -name 'libddp.so.0.1')")" root/usr/bin/ddprun --nproc-per-node 2 \
     sh -c 'echo "rank $RANK of $WORLD_SIZE"'
   [[ $output == *"rank 0 of 2"* && $output == *"rank 1 of 2"* ]]

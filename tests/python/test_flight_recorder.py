@@ -1,4 +1,4 @@
-"""Files of libddp's flight recorder in PyTorch's analyser, converted as docs/ddp-info.md says: both name the same rank.
+"""Files of libddp's flight recorder in PyTorch's analyser, converted as docs/reference/ddp-info.md says: both name the same rank.
 
 Where the programs are: DDP_BIN_DIR (default: build/dev/bin).
 """
@@ -27,7 +27,7 @@ CULPRIT = 2
 
 
 def converter():
-    page = (ROOT / "docs" / "ddp-info.md").read_text()
+    page = (ROOT / "docs" / "reference" / "ddp-info.md").read_text()
     return re.search(r"<!-- begin pickle -->\n```python\n(.*?)```", page, re.DOTALL).group(1)
 
 

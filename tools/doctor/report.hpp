@@ -23,7 +23,7 @@ struct Examination {
 
 /// The verdict in the first line. Plain ASCII.
 std::string format_text(const Examination& examination);
-/// One JSON document (RFC 8259) with a line break at the end; docs/diagnostics.md describes it.
+/// One JSON document (RFC 8259) with a line break at the end; docs/reference/diagnostics.md describes it.
 std::string format_json(const Examination& examination);
 std::string explain(const Rule& rule);
 /// All rules, in Markdown.

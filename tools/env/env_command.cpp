@@ -145,7 +145,8 @@ cli::OptionTable env_table(EnvOptions& options) {
       .completes(cli::ValueKind::file);
   table.add_flag("--new", "Print the variables that the library reads but the table lacks, and exit.", options.newer);
   table.add_flag("--no-job", "Ignore the launcher that started this process.", options.no_job);
-  table.add_flag("--own", "Print the rows of libddp's own variables in docs/environment.md and exit.", options.own);
+  table.add_flag("--own", "Print the rows of libddp's own variables in docs/reference/environment.md and exit.",
+                 options.own);
   table.add_value("--pid", "PID", "A running process instead of this one, as it was started.",
                   [&](const auto&, const auto& text) { options.pid = process_number(text); });
   table.add_flag("--torch", "Print rank 0's as PyTorch's DistributedDataParallel does: env:NAME=VALUE.", options.torch);

@@ -13,7 +13,7 @@ namespace ddp::tools::env {
 /// The whole page, in Markdown.
 std::string known_variables_page();
 
-/// The rows of libddp's own variables in docs/environment.md.
+/// The rows of libddp's own variables in docs/reference/environment.md.
 std::string own_variables_rows();
 
 /// What is known of one; empty for names that are in no table.

@@ -145,7 +145,7 @@ cli::OptionTable flight_table(FlightOptions& options) {
        .examples = {{"DDP_FLIGHT_DIR=$PWD/flight srun --ddp ./train", "every rank keeps its last 2000 operations"},
                     {"ddp-info flight flight", "who made it fail"},
                     {"ddp-info flight flight --json | jq .first",
-                     "for programs; docs/ddp-info.md describes the fields"}},
+                     "for programs; docs/reference/ddp-info.md describes the fields"}},
        .exit_statuses = {{"0", "success, whatever was found"},
                          {"1", "failure (no usable file, the output)"},
                          {"2", "wrong command line"}}}};

@@ -13,7 +13,7 @@ namespace ddp::tools::flight {
 
 std::string text_report(const DumpFolder& folder, const Analysis& analysis);
 
-/// Its schema, "ddp-info-flight/1", is in docs/ddp-info.md.
+/// Its schema, "ddp-info-flight/1", is in docs/reference/ddp-info.md.
 std::string json_report(const DumpFolder& folder, const Analysis& analysis);
 
 struct FlightOptions {

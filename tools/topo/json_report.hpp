@@ -1,4 +1,4 @@
-// The report for programs. docs/ddp-info.md describes every field.
+// The report for programs. docs/reference/ddp-info.md describes every field.
 #pragma once
 
 #include <string>

@@ -217,7 +217,7 @@ cli::OptionTable topo_table(TopoOptions& options) {
                     {"ddp-info topo --export node.xml", "record this machine ..."},
                     {"ddp-info topo --xml node.xml", "... and inspect it elsewhere"},
                     {"ddp-info topo --json | jq '.nodes[0].ranks[].gpu'",
-                     "for programs; docs/ddp-info.md describes the fields"}},
+                     "for programs; docs/reference/ddp-info.md describes the fields"}},
        .exit_statuses = {{"0", "success"},
                          {"1", "failure (a file, reading the hardware, a rank of the job)"},
                          {"2", "wrong command line"}}}};

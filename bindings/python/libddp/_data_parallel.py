@@ -31,7 +31,7 @@ class DistributedDataParallel(TorchDataParallel):
     all on one CUDA device, of float32, float64, float16, bfloat16 or complex. process_group may have any backend; one that is not "ddp" gets
     one beside it. Of libddp alone is find_straggler: ranks tell each other how long they waited, in each step that is logged;
     straggler_rank and straggler_delay of _get_ddp_logging_data() are the slowest one and its delay in ns. Construction is collective: libddp.Mismatch on all ranks if their modules differ. What goes wrong in a
-    backward pass is raised by backward(), on all ranks in the same step. docs/python.md lists what is refused.
+    backward pass is raised by backward(), on all ranks in the same step. docs/reference/python.md lists what is refused.
     """
 
     def __init__(self, module: torch.nn.Module, device_ids: Any = None, output_device: Any = None, dim: int = 0,

@@ -166,7 +166,7 @@ void add_environment(nb::module_& module) {
   nb::class_<EnvironmentFinding>(
       module, "EnvironmentFinding",
       "Something that is wrong with environment variables, or nearly surely not what was meant.")
-      .def_ro("rule", &EnvironmentFinding::rule, "'env-misspelt'; docs/ddp-info.md lists them.")
+      .def_ro("rule", &EnvironmentFinding::rule, "'env-misspelt'; docs/reference/ddp-info.md lists them.")
       .def_ro("error", &EnvironmentFinding::error, "The job fails or hangs by it; else a warning.")
       .def_ro("variable", &EnvironmentFinding::variable)
       .def_ro("text", &EnvironmentFinding::text)
@@ -192,7 +192,7 @@ void add_environment(nb::module_& module) {
       .def_ro("hosts", &EnvironmentReport::hosts, "By rank.")
       .def_ro("findings", &EnvironmentReport::findings, "Errors first.")
       .def("to_text", &EnvironmentReport::to_text, "A table for people.")
-      .def("to_json", &EnvironmentReport::to_json, "docs/ddp-info.md describes it.");
+      .def("to_json", &EnvironmentReport::to_json, "docs/reference/ddp-info.md describes it.");
 
   module.def(
       "flight_recorder_json", &flight_recorder_json,

@@ -1,4 +1,4 @@
-// Checkpoints that are there whole or not at all, and resuming from the newest. docs/training.md is their guide.
+// Checkpoints that exist whole or not at all, and resuming from the newest. Guide: docs/reference/training.md.
 #pragma once
 
 #include <chrono>

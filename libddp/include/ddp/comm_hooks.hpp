@@ -1,4 +1,4 @@
-// Communication hooks that send less than the gradients, or less often. docs/ddp.md compares them.
+// Communication hooks that send less than the gradients, or less often. docs/reference/ddp.md compares them.
 #pragma once
 
 #include <cstddef>

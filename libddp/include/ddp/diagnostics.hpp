@@ -12,7 +12,7 @@ namespace ddp {
 
 /// Something that is wrong, or nearly surely not what was meant.
 struct EnvironmentFinding {
-  std::string rule;    ///< "env-misspelt"; docs/ddp-info.md lists them
+  std::string rule;    ///< "env-misspelt"; docs/reference/ddp-info.md lists them
   bool error = false;  ///< the job fails or hangs by it; else a warning
   std::string variable{};
   std::string text;          ///< "unrecognized variable NCCL_DEBG; did you mean NCCL_DEBUG?"
@@ -75,7 +75,7 @@ struct EnvironmentReport {
   static std::optional<EnvironmentReport> gather(KeyValueStore& store, Deadline deadline, bool all = false);
 
   std::string to_text() const;  ///< a table for people
-  std::string to_json() const;  ///< docs/ddp-info.md describes it
+  std::string to_json() const;  ///< docs/reference/ddp-info.md describes it
 
   friend bool operator==(const EnvironmentReport&, const EnvironmentReport&) = default;
 };

@@ -1,5 +1,5 @@
-// Which samples of a data set are a rank's: torch.utils.data.DistributedSampler, index for index. docs/training.md is
-// its guide.
+// Which samples of a data set are a rank's: torch.utils.data.DistributedSampler, index for index. Guide:
+// docs/reference/training.md.
 #pragma once
 
 #include <cstdint>

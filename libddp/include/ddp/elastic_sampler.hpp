@@ -1,5 +1,5 @@
-// A DistributedSampler whose epoch continues with another number of ranks, and after a restart. docs/training.md is its
-// guide.
+// A DistributedSampler whose epoch continues after a restart, also with another number of ranks. Guide:
+// docs/reference/training.md.
 #pragma once
 
 #include <cstdint>

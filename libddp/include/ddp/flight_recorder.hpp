@@ -2,7 +2,7 @@
 // to no cost, and written as JSON when something fails or on request. `ddp-info flight` compares the ranks' files.
 //
 // DDP_FLIGHT_SIZE is the size of the ring, DDP_FLIGHT_DIR the folder that failures are recorded in, DDP_FLIGHT_SIGNAL a
-// signal that asks for it. docs/ddp-info.md describes the document.
+// signal that asks for it. docs/reference/ddp-info.md describes the document.
 #pragma once
 
 #include <array>

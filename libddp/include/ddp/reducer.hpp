@@ -1,4 +1,4 @@
-// Averages gradients across ranks while the backward pass still runs. docs/ddp.md is its guide.
+// Averages gradients across ranks while the backward pass still runs. docs/reference/ddp.md is its guide.
 #pragma once
 
 #include <chrono>

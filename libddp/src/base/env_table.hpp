@@ -19,7 +19,7 @@ struct EnvVariable {
   EnvType type;
   std::string_view default_value;  ///< as the user would write it; empty: unset
   std::string_view choices;        ///< EnvType::choice: the allowed words, separated by '|'; text: what it is, in words
-  std::string_view help;           ///< sentences in Markdown; links lead from docs/environment.md, which has them
+  std::string_view help;           ///< sentences in Markdown; links are relative to docs/reference/environment.md
 };
 
 /// All DDP_* variables, in alphabetical order.

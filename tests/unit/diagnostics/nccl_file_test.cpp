@@ -63,7 +63,7 @@ TEST(NcclFile, NamesAndVersionComeFromTheFile) {
 }
 
 // Real libraries: DDP_TEST_NCCLS is "LIBRARY=NAMES ...", where NAMES is a file with the names in that version's
-// sources, one a line. docs/ddp-info.md has the command that writes it, and what came out.
+// sources, one a line. docs/reference/ddp-info.md has the command that writes it, and what came out.
 TEST(NcclFile, RealOnesReadWhatIsInTheirSources) {
   const char* given = std::getenv("DDP_TEST_NCCLS");
   if (given == nullptr) GTEST_SKIP() << "DDP_TEST_NCCLS names no libraries";

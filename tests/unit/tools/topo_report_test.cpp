@@ -153,7 +153,7 @@ TEST(RankReport, SecretsStayWhereTheyAre) {
 
 }  // namespace
 
-// The document has the fields that docs/ddp-info.md promises, with those types.
+// The document has the fields that docs/reference/ddp-info.md promises, with those types.
 
 namespace {
 

@@ -34,7 +34,7 @@ struct BadPair {
 
 constexpr Version kAll{};
 constexpr Version kNone{.major = 1000, .minor = 0, .patch = 0};
-// docs/versions.md has them, too.
+// docs/reference/versions.md has them, too.
 constexpr BadPair kBadPairs[] = {
     // openpmix#3645
     {.slurm = {.from = kAll, .below = {25, 11, 2}},

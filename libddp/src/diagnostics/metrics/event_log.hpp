@@ -18,8 +18,9 @@ inline constexpr std::string_view kEventSchema = "ddprun-events/1";
 /// RFC 3339, in UTC.
 std::string time_text(std::chrono::system_clock::time_point time);
 
-/// docs/ddprun.md describes the events. A line is written at once, so that jobs may share a file on one host; an event
-/// that cannot be written (a full disk, a pipe that nobody reads) ends the log, and the job goes on. Not thread-safe.
+/// docs/reference/ddprun.md describes the events. A line is written at once, so that jobs may share a file on one host.
+/// An event that cannot be written (a full disk, a pipe without a reader) ends the log; the job continues. Not
+/// thread-safe.
 class EventLog {
  public:
   struct Job {

@@ -13,7 +13,7 @@
 namespace ddp::diagnostics {
 
 // The one table of the metrics that ddprun's agents show to Prometheus. The text of an answer, and the table
-// in docs/observability.md, come from it.
+// in docs/reference/observability.md, come from it.
 
 enum class MetricKind { gauge, counter };
 
@@ -64,7 +64,7 @@ struct MetricRow {
 /// By Metric.
 std::span<const MetricRow> metric_table();
 
-/// As docs/observability.md has it.
+/// As docs/reference/observability.md has it.
 std::string metrics_markdown();
 
 /// Collects values in any order. Not thread-safe.

@@ -63,7 +63,7 @@ TEST(MetricTable, HasUniqueNamesWithTheirUnits) {
 }
 
 TEST(MetricTable, IsThatOfTheDocumentation) {
-  std::ifstream file(ddp::test::source_root() / "docs/observability.md");
+  std::ifstream file(ddp::test::source_root() / "docs/reference/observability.md");
   const std::string page{std::istreambuf_iterator<char>{file}, {}};
   EXPECT_THAT(page, HasSubstr(metrics_markdown())) << "put this there:\n" << metrics_markdown();
 }
@@ -125,7 +125,7 @@ TEST(GrafanaDashboard, HasWhatGrafanaWantsAndMetricsThatExist) {
 }
 
 TEST(Documentation, AlertsUseMetricsThatExist) {
-  std::ifstream file(ddp::test::source_root() / "docs/observability.md");
+  std::ifstream file(ddp::test::source_root() / "docs/reference/observability.md");
   const std::set<std::string> known = known_metrics();
   int seen = 0;
   for (std::string line; std::getline(file, line);) {

@@ -75,7 +75,7 @@ TEST(Placement, EachRankKnowsItselfAndItsDecisions) {
 }
 
 TEST(Placement, TheExampleOfTheDocuments) {
-  // docs/placement.md
+  // docs/reference/placement.md
   const auto placements = place(Topology::from_parts(ddp::test::eight_gpu_machine()), request(8));
   const Placement& rank = placements[5];
   EXPECT_EQ(rank.gpu, 5);

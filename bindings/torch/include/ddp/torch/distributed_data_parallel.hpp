@@ -1,4 +1,4 @@
-// Data-parallel training of a libtorch module. docs/libtorch.md is its guide.
+// Data-parallel training of a libtorch module. docs/reference/libtorch.md is its guide.
 #pragma once
 
 #include <cstddef>
