@@ -28,10 +28,11 @@ class DistributedDataParallel(TorchDataParallel):
     """A module whose gradients are averages over the ranks of a process group when backward() returns.
 
     Arguments, attributes and state_dict are those of torch.nn.parallel.DistributedDataParallel. Parameters are on the CPU, or
-    all on one CUDA device, of float32, float64, float16, bfloat16 or complex. process_group may have any backend; one that is not "ddp" gets
-    one beside it. Of libddp alone is find_straggler: ranks tell each other how long they waited, in each step that is logged;
-    straggler_rank and straggler_delay of _get_ddp_logging_data() are the slowest one and its delay in ns. Construction is collective: libddp.Mismatch on all ranks if their modules differ. What goes wrong in a
-    backward pass is raised by backward(), on all ranks in the same step. docs/reference/python.md lists what is refused.
+    all on one CUDA device, of float32, float64, float16, bfloat16 or complex. process_group may have any backend; a group of
+    libddp is made beside one that is not "ddp". libddp adds find_straggler: in each step that is logged, ranks exchange how
+    long they waited; straggler_rank and straggler_delay of _get_ddp_logging_data() are the slowest rank and its delay in ns.
+    Construction is collective: libddp.Mismatch on all ranks if their modules differ. Errors of a backward pass are raised by
+    backward(), on all ranks in the same step. docs/reference/python.md lists what is refused. Used by one thread at a time.
     """
 
     def __init__(self, module: torch.nn.Module, device_ids: Any = None, output_device: Any = None, dim: int = 0,
@@ -239,6 +240,7 @@ class DistributedDataParallel(TorchDataParallel):
         return self
 
     def will_sync_module_buffers(self) -> bool:
+        """Whether the next forward pass broadcasts buffers, as of torch's class."""
         return bool(self.require_forward_param_sync and self.forward_sync_buffers
                     and self._kept(self.module.named_buffers()))
 

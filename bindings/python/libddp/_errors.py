@@ -6,12 +6,18 @@ from __future__ import annotations
 class Error(RuntimeError):
     """What every function of libddp raises. str() is one line for people."""
 
-    code: str  #: for programs: "peer_lost", "timeout", ...
+    code: str
+    """For programs: "peer_lost", "timeout", ..."""
     attempted: str
+    """What was being done, as a phrase: "connecting to the PMIx server"."""
     cause: str
-    native: str  #: the native code by name and number: "PMIX_ERR_UNREACH (-25)"; or ""
-    ranks: tuple[int, ...]  #: world ranks concerned, ascending
-    hint: str  #: what to do, or ""
+    """What went wrong: "connection refused"."""
+    native: str
+    """The native code by name and number, "PMIX_ERR_UNREACH (-25)"; or ""."""
+    ranks: tuple[int, ...]
+    """World ranks concerned, ascending."""
+    hint: str
+    """What to do, or ""."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return make, (self.code, str(self), self.attempted, self.cause, self.native, self.ranks, self.hint)
@@ -38,7 +44,7 @@ class Mismatch(Error):
 
 
 class Unavailable(Error):
-    """A service, library or device that is needed is not there, or not in this process."""
+    """A service, library or device that is needed is missing, or unusable in this process."""
 
 
 class NotFound(Error, LookupError):

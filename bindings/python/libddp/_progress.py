@@ -70,8 +70,10 @@ class Progress(Generic[Item]):
         self._clock = clock
         self._values: dict[str, object] = {}
         self._longest = 0
-        self.steps = 0  #: of this rank
-        self.samples = 0  #: of this rank
+        self.steps = 0
+        """Items of this rank so far."""
+        self.samples = 0
+        """Samples of this rank so far; 0 if they are not counted."""
 
     def set(self, **values: object) -> None:
         """Numbers to show behind the bar: set(loss=0.31). Of rank 0."""

@@ -253,7 +253,8 @@ void add_group(nb::module_& module) {
            "stream"_a = nb::none(), nb::sig(DDP_SIG("send", "tensor: libddp._types.Tensor, peer: int, tag: int = 0")),
            "Matches one recv of the same tag, type and number of elements at peer.")
       .def("recv", &recv, "tensor"_a, "peer"_a, "tag"_a = 0, nb::kw_only(), "timeout"_a = nb::none(),
-           "stream"_a = nb::none(), nb::sig(DDP_SIG("recv", "tensor: libddp._types.Tensor, peer: int, tag: int = 0")))
+           "stream"_a = nb::none(), nb::sig(DDP_SIG("recv", "tensor: libddp._types.Tensor, peer: int, tag: int = 0")),
+           "Matches one send of the same tag, type and number of elements at peer.")
       .def("broadcast_coalesced", &coalesced, "tensors"_a, "root"_a = 0, nb::kw_only(), "stream"_a = nb::none(),
            nb::sig("def broadcast_coalesced(self, tensors: collections.abc.Iterable[libddp._types.Tensor], root: int = "
                    "0, *, "

@@ -137,10 +137,11 @@ void add_world(nb::module_& module) {
       .def_prop_ro("interface_reason", [](const PythonWorld& world) { return world.facts().interface_reason(); })
       .def_prop_ro("closed", &PythonWorld::closed)
       .def(
-          "node_of", [](const PythonWorld& world, int rank) { return world.facts().node_of(rank); }, "rank"_a)
+          "node_of", [](const PythonWorld& world, int rank) { return world.facts().node_of(rank); }, "rank"_a,
+          "The node of a rank, from 0.")
       .def(
           "local_rank_of", [](const PythonWorld& world, int rank) { return world.facts().local_rank_of(rank); },
-          "rank"_a)
+          "rank"_a, "The local rank of a rank: its position among those of its node.")
       .def(
           "ranks_on_node", [](const PythonWorld& world, int node) { return world.facts().ranks_on_node(node); },
           "node"_a, "Ascending.")

@@ -32,13 +32,13 @@ enum class Outcome : std::uint8_t {
   mismatch,      ///< the ranks called different things
   aborted,       ///< by Backend::abort()
 };
-std::string_view to_string(Outcome outcome) noexcept;
+std::string_view to_string(Outcome outcome) noexcept;  ///< the enumerator's name
 
 /// A message that does not fit the receive that it has met.
 struct UnfitMessage {
-  Operation receive;  ///< of this rank, from rank `root` in the group; without memory
-  DType sent = DType::float32;
-  std::size_t count = 0;  ///< elements that were sent
+  Operation receive;            ///< of this rank, from rank `root` in the group; without memory
+  DType sent = DType::float32;  ///< type of the elements that were sent
+  std::size_t count = 0;        ///< elements that were sent
 };
 
 /// Why an operation did not end with Outcome::ok, as far as its backend knows. The group finds out the rest.
@@ -85,15 +85,15 @@ class Request {
 
  protected:
   Request() = default;
-  Request(const Request&) = default;
-  Request& operator=(const Request&) = default;
+  Request(const Request&) = default;             ///< for derived classes
+  Request& operator=(const Request&) = default;  ///< for derived classes
   ~Request() = default;
 };
 
 /// What a backend can do. As it is once connected.
 struct BackendTraits {
-  bool serves_cpu = false;
-  bool serves_cuda = false;
+  bool serves_cpu = false;   ///< it takes tensors in the CPU's memory
+  bool serves_cuda = false;  ///< it takes tensors on CUDA devices
   /// poll in the caller's own thread is the shortest way to the end: no other thread and no system call stands between.
   bool completes_inline = false;
   /// Nothing moves between polls.
@@ -119,13 +119,13 @@ struct BackendTraits {
 
 /// What a backend is told at creation.
 struct BackendConfig {
-  std::string group;  ///< the group's name, unique in the job, the same on all its ranks: for messages
-  int rank = 0;       ///< in the group
-  int size = 1;
+  std::string group;              ///< the group's name, unique in the job, the same on all its ranks: for messages
+  int rank = 0;                   ///< in the group
+  int size = 1;                   ///< ranks of the group
   std::vector<int> nodes;         ///< of each rank: the number of its node in the job, as the launcher says
   std::string interface_address;  ///< of this rank, numeric
-  std::chrono::milliseconds connect_timeout{60'000};  ///< of a single connection
-  /// For a backend that serves CUDA: the ordinal of the device that is this rank's, where the launcher gave it one.
+  std::chrono::milliseconds connect_timeout = std::chrono::seconds{60};  ///< of a single connection
+  /// For a backend that serves CUDA: this rank's device (an ordinal), if the launcher gave it one.
   std::optional<int> device{};
   bool splits_off = false;  ///< it gets what carries it by Backend::split of another
 };
@@ -138,6 +138,7 @@ struct BackendConfig {
 class Backend {
  public:
   virtual ~Backend() = default;
+  /// What it can do; does not change after connect().
   virtual const BackendTraits& traits() const noexcept = 0;
 
   /// What the others need in order to reach this rank; at most 4 KiB. They get it over the job's key-value store, which
@@ -160,7 +161,7 @@ class Backend {
   /// with its operations, for which the others may wait, so that all other members may be called. Sleeps briefly;
   /// throws Error where the group has ended.
   using Pause = std::function<void()>;
-  static void pause_briefly();
+  static void pause_briefly();  ///< the default Pause: sleeps 0.1 ms
 
   /// Memory on the device that it exchanges best. Collective, called like init; blocks until @p deadline at most, with
   /// pauses. Throws Error. Default: refuses.
@@ -191,9 +192,10 @@ class Backend {
 /// Changes with this header; a plugin of another version is refused.
 inline constexpr int kBackendVersion = 9;
 
+/// What a plugin exports under the name `ddp_backend_plugin`.
 struct BackendPlugin {
-  int version;
-  const char* name;
+  int version;       ///< kBackendVersion
+  const char* name;  ///< NAME of libddp_NAME.so
   /// Throws Error.
   std::unique_ptr<Backend> (*create)(const BackendConfig& config);
 };

@@ -19,11 +19,15 @@ namespace ddp {
 /// thread at a time.
 class Batch {
  public:
+  /// An empty batch for @p group.
   explicit Batch(ProcessGroup group) : group_(std::move(group)) {}
   /// For sends and receives that together are a call of another name, which messages then show.
   /// @param call static text, as "all_to_all". @param row elements of a row, where that call is told rows; else 0.
   Batch(ProcessGroup group, const char* call, std::size_t row) : group_(std::move(group)), call_(call), row_(row) {}
 
+  /// @{
+  /// Adds an operation, with the arguments of ProcessGroup's function of that name. @return this batch.
+  /// Throws Error(invalid_argument) as that function.
   Batch& all_reduce(const TensorView& tensor, ReduceOp op = ReduceOp::sum);
   Batch& broadcast(const TensorView& tensor, int root);
   Batch& reduce(const TensorView& tensor, int root, ReduceOp op = ReduceOp::sum);
@@ -35,8 +39,9 @@ class Batch {
   Batch& all_to_all(const TensorView& input, const TensorView& output);
   Batch& send(const TensorView& tensor, int peer, std::uint32_t tag = 0);
   Batch& recv(const TensorView& tensor, int peer, std::uint32_t tag = 0);
+  /// @}
 
-  std::size_t size() const noexcept { return operations_.size(); }
+  std::size_t size() const noexcept { return operations_.size(); }  ///< operations added since the last start()
 
   /// Starts what was added since the last start(); finished when the last of them is, failed when one fails. Throws
   /// Error(invalid_argument) for an empty batch, and for one that mixes what cannot start together.

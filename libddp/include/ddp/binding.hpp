@@ -13,7 +13,7 @@ struct Placement;
 
 /// Processors and preferred memory of a process.
 struct Binding {
-  CpuSet cpus{};
+  CpuSet cpus{};  ///< processors on which its threads may run
   /// Operating-system number of the NUMA node from which memory is taken first; -1: where the thread runs.
   int preferred_memory = -1;
 

@@ -12,8 +12,8 @@ namespace ddp {
 
 /// A tensor as the user knows it: "layer2.weight", "optimizer.layer2.weight.exp_avg". The memory is the caller's.
 struct NamedTensor {
-  std::string name;
-  TensorView tensor;
+  std::string name;   ///< the same on all ranks
+  TensorView tensor;  ///< contiguous, in the caller's memory
 };
 
 /// Copies @p root's parameters, buffers and optimizer state to all ranks; counters of steps and learning rates are

@@ -6,6 +6,6 @@
 
 namespace ddp {
 
-using Bytes = std::vector<std::byte>;
+using Bytes = std::vector<std::byte>;  ///< values of key-value stores, and other data without a type
 
 }  // namespace ddp

@@ -18,6 +18,7 @@ namespace training {
 class FolderOwner;
 }
 
+/// How Checkpoints are kept.
 struct CheckpointOptions {
   int keep = 3;                        ///< of the newest checkpoints; older ones are removed by save. 0: all
   std::chrono::seconds timeout{1800};  ///< of a save or restore, the slowest rank's files included
@@ -25,11 +26,11 @@ struct CheckpointOptions {
 
 /// What a checkpoint says besides its tensors.
 struct Restored {
-  std::int64_t step = 0;
-  std::string extra{};
+  std::int64_t step = 0;  ///< of which it is
+  std::string extra{};    ///< what save() was given
 };
 
-/// The checkpoints in a folder, which all ranks see and one job at a time writes to. Each is a folder, step-<step>, of
+/// The checkpoints in a folder, which all ranks see and one job at a time writes to. Each is a folder, `step-N`, of
 /// one file a rank, or rank 0's alone, and a manifest with their sizes and checksums (BLAKE2b, 256 bits), which rank 0
 /// writes when all files are on the disk. Without it there is no checkpoint, so whatever ends a save in its midst (a
 /// killed rank, a full disk) leaves the former ones as they were, and the next save clears up.

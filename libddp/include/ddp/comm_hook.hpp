@@ -66,6 +66,7 @@ class CommHook {
   /// Whether it wants the gradients of each step of Reducer::no_sync by themselves, instead of their sum in the next
   /// bucket: then finalize gives them to add_leaf, and sets them to 0.
   virtual bool takes_leaves() const { return false; }
+  /// The gradients of a step of no_sync; called only if takes_leaves().
   virtual void add_leaf(const GradientBucket& bucket);
 
   /// Whether the results of all parameters must count, as when it adds what it has not sent to the next gradient. Then

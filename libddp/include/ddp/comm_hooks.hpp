@@ -25,7 +25,7 @@ struct PowerSgdOptions {
   bool error_feedback = true;           ///< add what compression left out to the next gradient
   bool warm_start = true;               ///< begin with the last step's factor instead of a random one
   float orthogonalization_epsilon = 0;  ///< added to the length by which columns are divided
-  std::uint64_t seed = 0;
+  std::uint64_t seed = 0;               ///< of the random factors; the same on all ranks
 };
 
 /// PowerSGD (Vogels, Karimireddy, Jaggi: NeurIPS 2019), as PyTorch's powerSGD_hook: each gradient, as a matrix of

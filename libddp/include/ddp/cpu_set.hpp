@@ -23,17 +23,17 @@ class CpuSet {
   /// Reads the kernel's list format: "0-3,8,10-11"; empty text is the empty set. Throws Error(invalid_argument).
   static CpuSet parse(std::string_view list);
 
-  bool empty() const noexcept { return words_.empty(); }
-  int count() const noexcept;
-  bool contains(int cpu) const noexcept;
-  bool contains(const CpuSet& other) const noexcept;  ///< @p other is a subset
-  bool intersects(const CpuSet& other) const noexcept;
-  int first() const noexcept;  ///< the smallest number; -1 if empty
+  bool empty() const noexcept { return words_.empty(); }  ///< it has no processor
+  int count() const noexcept;                             ///< number of processors
+  bool contains(int cpu) const noexcept;                  ///< @p cpu is in the set; false for invalid numbers
+  bool contains(const CpuSet& other) const noexcept;      ///< @p other is a subset
+  bool intersects(const CpuSet& other) const noexcept;    ///< they share a processor
+  int first() const noexcept;                             ///< the smallest number; -1 if empty
 
-  void insert(int cpu);  ///< throws like the constructor
-  CpuSet operator|(const CpuSet& other) const;
-  CpuSet operator&(const CpuSet& other) const;
-  CpuSet operator-(const CpuSet& other) const;
+  void insert(int cpu);                         ///< throws like the constructor
+  CpuSet operator|(const CpuSet& other) const;  ///< union
+  CpuSet operator&(const CpuSet& other) const;  ///< intersection
+  CpuSet operator-(const CpuSet& other) const;  ///< without those of @p other
 
   std::vector<int> to_vector() const;  ///< ascending
   std::string to_string() const;       ///< the kernel's list format

@@ -44,3 +44,6 @@
 #include <ddp/wait_watch.hpp>
 #include <ddp/work.hpp>
 #include <ddp/world.hpp>
+
+/// Ranks, collectives and averaged gradients for data-parallel programs.
+namespace ddp {}

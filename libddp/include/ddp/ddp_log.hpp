@@ -15,18 +15,19 @@ struct DdpLogOptions {
   /// In those steps ranks tell each other how long they waited: one more gather of 8 bytes. Equal on all ranks. Not
   /// with parameters on CUDA devices, where finalize does not wait.
   bool find_straggler = false;
-  std::string module_name{};
-  std::string device_ids{};  ///< "0", or empty
-  int output_device = -1;
-  bool is_multi_device_module = false;
-  bool has_sync_bn = false;
-  bool broadcast_buffers = true;
+  std::string module_name{};            ///< class of the module
+  std::string device_ids{};             ///< "0", or empty
+  int output_device = -1;               ///< -1: none
+  bool is_multi_device_module = false;  ///< the module spans several devices
+  bool has_sync_bn = false;             ///< the module has a SyncBatchNorm
+  bool broadcast_buffers = true;        ///< buffers are broadcast before forward passes
 };
 
-/// Lists are separated by ", ". Times in ns of a clock without epoch, durations in ns; 0: not known. Fields that are
-/// nothing are left out of the JSON, as in PyTorch.
+/// The fields of PyTorch's `_get_ddp_logging_data`, under its names, and some of libddp's. Lists are separated by ", ".
+/// Times in ns of a clock without epoch, durations in ns; 0: unknown. The JSON omits fields without a value.
 struct DdpLog {
-  // of the construction
+  /// @{
+  /// Known at construction.
   std::int64_t world_size = 0;
   std::int64_t rank = 0;
   std::string module_name;
@@ -45,7 +46,9 @@ struct DdpLog {
   bool gradient_as_bucket_view = false;
   std::string backend_name;
   std::optional<bool> static_graph;  ///< if it is set
-  // of the environment; "N/A" where it is not set
+  /// @}
+  /// @{
+  /// The environment variable of that name; "N/A" if unset.
   std::string master_addr;
   std::string master_port;
   std::string torch_distributed_debug;
@@ -59,7 +62,9 @@ struct DdpLog {
   std::optional<std::string> gloo_socket_ifname;  ///< and those below: if not
   std::optional<std::string> gloo_device_transport;
   std::optional<std::string> gloo_num_threads;
-  // of the last step that was sampled
+  /// @}
+  /// @{
+  /// The last sampled step.
   std::int64_t unused_parameter_size = 0;  ///< bytes, on this rank
   std::int64_t num_buckets_reduced = 0;    ///< buckets that ranks exchanged; skip_all_reduce_unused leaves some out
   bool has_rebuilt_buckets = false;
@@ -86,7 +91,7 @@ struct DdpLog {
   bool can_set_static_graph = false;  ///< the set of unused parameters has not changed
   bool has_error = false;
   std::optional<std::string> error;  ///< the last one
-  // of libddp alone
+  /// @}
   double hidden_communication_share = 0;  ///< overlap by communication; 0 to 1
   std::int64_t straggler_rank = -1;       ///< world rank that the others waited for most; -1: not asked for, or GPUs
   std::int64_t straggler_delay = 0;       ///< how much longer than it another rank waited

@@ -13,6 +13,8 @@ namespace ddp {
 /// Thread-safe.
 class RunningClock {
  public:
+  /// @{
+  /// A Clock of the standard library ([time.clock.req]).
   using duration = std::chrono::steady_clock::duration;
   using rep = duration::rep;
   using period = duration::period;
@@ -20,12 +22,13 @@ class RunningClock {
   static constexpr bool is_steady = true;  // NOLINT(readability-identifier-naming): as clocks of the standard library
 
   static time_point now() noexcept;
+  /// @}
 };
 
 /// A moment on the clock of this process. Value type; there is deliberately no "never".
 class Deadline {
  public:
-  using Clock = RunningClock;
+  using Clock = RunningClock;  ///< pauses while this process is stopped
 
   /// The moment @p duration from now. Durations beyond ten years are cut to ten years so that no clock overflows.
   template <class Rep, class Period>
@@ -34,10 +37,11 @@ class Deadline {
     if (duration > kFarthest) return Deadline{Clock::now() + kFarthest};
     return Deadline{Clock::now() + std::chrono::duration_cast<Clock::duration>(duration)};
   }
+  /// The moment @p when.
   explicit Deadline(Clock::time_point when) : when_(when) {}
 
-  Clock::time_point when() const { return when_; }
-  bool expired() const { return Clock::now() >= when_; }
+  Clock::time_point when() const { return when_; }        ///< the moment
+  bool expired() const { return Clock::now() >= when_; }  ///< whether it has passed
 
   /// Time left, never negative.
   std::chrono::milliseconds remaining() const {
@@ -54,7 +58,7 @@ class Deadline {
 
   /// The earlier of the two.
   friend Deadline earlier(Deadline a, Deadline b) { return a.when_ < b.when_ ? a : b; }
-  friend bool operator<(Deadline a, Deadline b) { return a.when_ < b.when_; }
+  friend bool operator<(Deadline a, Deadline b) { return a.when_ < b.when_; }  ///< @p a is earlier
 
  private:
   Clock::time_point when_;

@@ -15,15 +15,15 @@ namespace ddp {
 
 /// Address of a PCI function: "0000:3b:00.0".
 struct PciAddress {
-  std::uint32_t domain = 0;
-  std::uint8_t bus = 0;
-  std::uint8_t device = 0;
-  std::uint8_t function = 0;
+  std::uint32_t domain = 0;   ///< PCI segment
+  std::uint8_t bus = 0;       ///< in the domain
+  std::uint8_t device = 0;    ///< on the bus, below 32
+  std::uint8_t function = 0;  ///< of the device, below 8
 
   /// "0000:3b:00.0", "3b:00.0" or NVML's "00000000:3B:00.0"; nothing for other text.
   static std::optional<PciAddress> parse(std::string_view text);
-  std::string to_string() const;
-  friend auto operator<=>(const PciAddress&, const PciAddress&) = default;
+  std::string to_string() const;                                            ///< "0000:3b:00.0"
+  friend auto operator<=>(const PciAddress&, const PciAddress&) = default;  ///< by domain, bus, device, function
 };
 
 /// Where a device is attached.
@@ -34,6 +34,7 @@ struct Locality {
   std::vector<int> bridges;  ///< numbers of the bridges above a PCI device, host bridge first; empty: not on PCI
 };
 
+/// Makers of GPUs.
 enum class Vendor { nvidia, amd, intel, other };
 std::string_view to_string(Vendor vendor) noexcept;  ///< "NVIDIA", "AMD", "Intel", "other"
 
@@ -43,10 +44,11 @@ struct MigDevice {
   std::string name;  ///< "1g.10gb"; empty if unknown
 };
 
+/// A GPU.
 struct Gpu {
-  int index = 0;  ///< position in Topology::gpus(), which is ordered by PCI address, as CUDA_DEVICE_ORDER=PCI_BUS_ID
-  PciAddress pci;
-  Vendor vendor = Vendor::other;
+  int index = 0;   ///< position in Topology::gpus(), which is ordered by PCI address, as CUDA_DEVICE_ORDER=PCI_BUS_ID
+  PciAddress pci;  ///< its PCI function
+  Vendor vendor = Vendor::other;      ///< by the PCI vendor id
   std::string model;                  ///< "NVIDIA H200"; the PCI id "10de:2335" where no name is known
   std::string uuid;                   ///< "GPU-..." as the vendor's tools print it; empty if unknown
   std::optional<int> vendor_index;    ///< NVML's or ROCm SMI's number, where known
@@ -54,11 +56,12 @@ struct Gpu {
   std::vector<MigDevice> mig;         ///< empty unless MIG is on
   bool visible = true;                ///< this process may use it
   std::string hidden_reason;          ///< why it is not visible: "its device file may not be opened (EPERM)"
-  Locality locality;
+  Locality locality;                  ///< where it is attached
 };
 
+/// A port of an RDMA device.
 struct NicPort {
-  int number = 1;
+  int number = 1;            ///< the device's number, from 1
   std::string state;         ///< "ACTIVE", "DOWN", ...; empty if unknown
   std::string link_layer{};  ///< "InfiniBand", "Ethernet"; empty if unknown
   double rate_gbps = 0;      ///< Gbit/s; 0 if unknown
@@ -68,7 +71,7 @@ struct NicPort {
 struct InterfaceAddress {
   std::string address;    ///< numeric, without scope
   int prefix_length = 0;  ///< bits of the subnet
-  bool ipv6 = false;
+  bool ipv6 = false;      ///< else IPv4
   friend bool operator==(const InterfaceAddress&, const InterfaceAddress&) = default;
 };
 
@@ -88,8 +91,8 @@ std::string_view to_string(InterfaceKind kind) noexcept;  ///< the enumerator's 
 
 /// A network interface of the kernel ("netdev").
 struct NetworkInterface {
-  std::string name;  ///< "ib0"
-  InterfaceKind kind = InterfaceKind::other;
+  std::string name;                           ///< "ib0"
+  InterfaceKind kind = InterfaceKind::other;  ///< what the kernel says it is
   bool up = false;                            ///< IFF_UP and IFF_RUNNING: configured, and its cable is connected
   std::vector<InterfaceAddress> addresses{};  ///< without IPv6 link-local; IPv4 first, in the kernel's order
   double rate_gbps = 0;                       ///< /sys/class/net/NAME/speed in Gbit/s; 0 if unknown
@@ -100,19 +103,19 @@ struct NetworkInterface {
 /// A network adapter port that ranks can be paired with: a PCI function with its kernel interface, its RDMA device, or
 /// both. A bond is one Nic, placed where its slaves are.
 struct Nic {
-  int index = 0;            ///< position in Topology::nics(): by PCI address, then name
-  std::string interface;    ///< "ib0"; empty for a device without a kernel interface
-  std::string rdma_device;  ///< "mlx5_0"; empty if it has none
-  std::optional<PciAddress> pci;
+  int index = 0;                    ///< position in Topology::nics(): by PCI address, then name
+  std::string interface;            ///< "ib0"; empty for a device without a kernel interface
+  std::string rdma_device;          ///< "mlx5_0"; empty if it has none
+  std::optional<PciAddress> pci;    ///< nothing: not on PCI, as a bond
   std::string model;                ///< "MT2910 Family [ConnectX-7]"; the PCI id where no name is known
   std::vector<NicPort> ports;       ///< of the RDMA device; empty if it has none
   std::vector<std::string> bonded;  ///< names of the bonded interfaces; empty unless it is a bond
   double rate_gbps = 0;             ///< of the fastest active port, else of the PCI link; 0 if unknown
   bool fabric = false;              ///< made for clusters: an RDMA device, Slingshot, EFA or Omni-Path
   bool usable = true;               ///< up, and neither a virtual function of a usable device nor part of a bond
-  std::string unusable_reason;
-  bool virtual_function = false;  ///< SR-IOV
-  Locality locality;
+  std::string unusable_reason;      ///< why; empty if usable
+  bool virtual_function = false;    ///< SR-IOV
+  Locality locality;                ///< where it is attached
 
   /// "ib0 (mlx5_0)", "mlx5_0" or "eth0"; the PCI address of a device that has neither.
   std::string name() const;
@@ -133,10 +136,10 @@ std::string_view to_string(Path path) noexcept;  ///< "X", "NVL", "PIX", "PXB", 
 
 /// How far two devices are apart; smaller is nearer.
 struct Distance {
-  Path path = Path::unknown;
+  Path path = Path::unknown;   ///< kind of connection
   bool other_package = false;  ///< for SYS: they are even on different packages
   int bridges = 0;             ///< PCI bridges between them below what they have in common: breaks ties
-  friend auto operator<=>(const Distance&, const Distance&) = default;
+  friend auto operator<=>(const Distance&, const Distance&) = default;  ///< nearer is smaller
 };
 
 /// Distance by PCI tree and NUMA nodes alone (NVLink is Topology's to know). Pure function of its arguments.

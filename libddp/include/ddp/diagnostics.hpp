@@ -12,9 +12,9 @@ namespace ddp {
 
 /// Something that is wrong, or nearly surely not what was meant.
 struct EnvironmentFinding {
-  std::string rule;    ///< "env-misspelt"; docs/reference/ddp-info.md lists them
-  bool error = false;  ///< the job fails or hangs by it; else a warning
-  std::string variable{};
+  std::string rule;          ///< "env-misspelt"; docs/reference/ddp-info.md lists them
+  bool error = false;        ///< the job fails or hangs by it; else a warning
+  std::string variable{};    ///< name
   std::string text;          ///< "unrecognized variable NCCL_DEBG; did you mean NCCL_DEBUG?"
   std::string remedy;        ///< what to do; empty: see text
   std::vector<int> ranks{};  ///< ascending
@@ -27,15 +27,16 @@ struct EnvironmentFinding {
 struct EnvironmentReport {
   /// One value of a variable, and the ranks that have it.
   struct Value {
-    std::string value;
+    std::string value;           ///< as set; secrets are hidden
     std::string origin;          ///< "environment", "Slurm", "ddprun", "/etc/nccl.conf", "set after the start"
     std::optional<bool> read{};  ///< whether the ranks' NCCL reads it; nothing: not NCCL's, or no NCCL was found
     std::vector<int> ranks{};    ///< ascending
 
     friend bool operator==(const Value&, const Value&) = default;
   };
+  /// A variable that ranks have set.
   struct Variable {
-    std::string name;
+    std::string name;             ///< its name
     std::string family{};         ///< "launcher", "PyTorch", "NCCL", ...; empty: none of them
     std::vector<Value> values{};  ///< ranks in none of them have not set it
 
@@ -43,27 +44,27 @@ struct EnvironmentReport {
   };
   /// The NCCL that ranks have or would load. Nothing loads it: names and version are read from the file.
   struct Library {
-    std::string path;     ///< empty: none
-    std::string found{};  ///< why this one
-    std::string version;
-    int names = 0;          ///< how many variables it reads
-    std::string problem{};  ///< why these are unknown
-    std::vector<int> ranks{};
+    std::string path;          ///< empty: none
+    std::string found{};       ///< why this one
+    std::string version;       ///< "2.28.9+cuda13.0"; empty: unknown
+    int names = 0;             ///< how many variables it reads
+    std::string problem{};     ///< why these are unknown
+    std::vector<int> ranks{};  ///< ascending
 
     friend bool operator==(const Library&, const Library&) = default;
   };
   /// A file from which NCCL takes variables that the environment does not have.
   struct File {
-    std::string path;
-    std::string digest;  ///< equal for files with equal settings
-    std::vector<int> ranks{};
+    std::string path;          ///< absolute
+    std::string digest;        ///< equal for files with equal settings
+    std::vector<int> ranks{};  ///< that read it, ascending
 
     friend bool operator==(const File&, const File&) = default;
   };
 
-  std::vector<std::string> hosts;  ///< by rank
-  std::vector<Library> nccl{};
-  std::vector<File> files{};
+  std::vector<std::string> hosts;              ///< by rank
+  std::vector<Library> nccl{};                 ///< each with its ranks
+  std::vector<File> files{};                   ///< that some rank reads
   std::vector<Variable> variables;             ///< by name
   std::vector<EnvironmentFinding> findings{};  ///< errors first
 

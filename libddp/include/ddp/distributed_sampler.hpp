@@ -18,9 +18,9 @@ enum class Remainder {
 
 /// Equal on all ranks.
 struct SamplerOptions {
-  bool shuffle = true;    ///< by a permutation of each epoch, else in the data set's order
-  std::int64_t seed = 0;  ///< seed + epoch, of which 32 bits count, seeds the permutation
-  Remainder remainder = Remainder::pad;
+  bool shuffle = true;                   ///< by a permutation of each epoch, else in the data set's order
+  std::int64_t seed = 0;                 ///< seed + epoch, of which 32 bits count, seeds the permutation
+  Remainder remainder = Remainder::pad;  ///< how samples are dealt that the ranks do not divide
 };
 
 /// Deals the samples 0 to dataset_size - 1 to ranks in turn, in an order that is new in each epoch and equal on all
@@ -35,7 +35,7 @@ class DistributedSampler {
 
   /// Before each epoch, with the same number on all ranks; else every epoch has the same order.
   void set_epoch(std::int64_t epoch) noexcept { epoch_ = epoch; }
-  std::int64_t epoch() const noexcept { return epoch_; }
+  std::int64_t epoch() const noexcept { return epoch_; }  ///< that of the last set_epoch()
 
   /// Samples of this rank in an epoch; equal on all ranks unless uneven.
   std::int64_t size() const noexcept;

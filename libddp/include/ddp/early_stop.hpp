@@ -8,16 +8,18 @@
 
 namespace ddp {
 
+/// When EarlyStop stops.
 struct EarlyStopOptions {
-  int patience = 5;       ///< so many values in a row that are no better end the training
-  double least_gain = 0;  ///< what is better by no more does not count
-  bool larger_is_better = false;
+  int patience = 5;               ///< stops after so many values in a row without improvement
+  double least_gain = 0;          ///< smaller improvements are ignored
+  bool larger_is_better = false;  ///< as for an accuracy; false: as for a loss
 };
 
 /// Ranks that decide alone to leave their loop leave the others in a collective that never ends. Here one that wants to
 /// stop stops all.
 class EarlyStop {
  public:
+  /// No communication; give all ranks equal options.
   explicit EarlyStop(EarlyStopOptions options = {}) : options_(options) {}
 
   /// Notes a value (a validation's loss): whether all stop now, equal on all ranks. NaN is never better. Collective, an

@@ -14,11 +14,11 @@ namespace ddp {
 
 /// How far all ranks together have come. Independent of the number of ranks: store rank 0's with the model.
 struct SamplerState {
-  std::int64_t epoch = 0;
-  std::int64_t consumed = 0;  ///< samples at the start of the epoch's order; at most dataset_size
-  std::int64_t dataset_size = 0;
-  std::int64_t seed = 0;
-  bool shuffle = true;
+  std::int64_t epoch = 0;         ///< from 0
+  std::int64_t consumed = 0;      ///< samples at the start of the epoch's order; at most dataset_size
+  std::int64_t dataset_size = 0;  ///< samples
+  std::int64_t seed = 0;          ///< of the order
+  bool shuffle = true;            ///< the order is a permutation
   friend bool operator==(const SamplerState&, const SamplerState&) = default;
 };
 
@@ -54,13 +54,13 @@ class ElasticSampler {
 
   /// Starts another epoch from its beginning. The epoch in which the sampler is continues.
   void set_epoch(std::int64_t epoch) noexcept;
-  std::int64_t epoch() const noexcept { return state_.epoch; }
+  std::int64_t epoch() const noexcept { return state_.epoch; }  ///< the current one
 
   /// Goes on with other ranks, from what has been recorded. All ranks must have recorded as much: give rank 0's state
   /// to load() where they may have not. Throws as the constructor.
   void resize(int ranks, int rank);
 
-  const SamplerState& state() const noexcept { return state_; }
+  const SamplerState& state() const noexcept { return state_; }  ///< to store; valid until the next call of a member
   /// Goes on from there. Throws Error(mismatch) when it is of another data set's size, seed or shuffle.
   void load(const SamplerState& state);
 

@@ -27,19 +27,22 @@ std::string_view to_string(ErrorCode code) noexcept;
 
 /// Everything an Error says. Only code, attempted and cause are required.
 struct ErrorDetail {
-  ErrorCode code;
-  std::string attempted{};  ///< what was being done, as a phrase: "connecting to the PMIx server"
-  std::string cause{};      ///< what went wrong: "connection refused"
-  std::string native = {};  ///< the native code by name and number: "PMIX_ERR_UNREACH (-25)"; empty if there is none
-  std::vector<int> ranks = {};  ///< ranks concerned, ascending; empty if none in particular
-  std::string hint = {};        ///< what the user can do about it; empty if nothing is known
+  ErrorCode code;            ///< for programs
+  std::string attempted{};   ///< what was being done, as a phrase: "connecting to the PMIx server"
+  std::string cause{};       ///< what went wrong: "connection refused"
+  std::string native{};      ///< the native code by name and number: "PMIX_ERR_UNREACH (-25)"; empty if there is none
+  std::vector<int> ranks{};  ///< ranks concerned, ascending; empty if none in particular
+  std::string hint{};        ///< what the user can do about it; empty if nothing is known
 };
 
 /// Thrown by every libddp function that fails. Copyable, immutable, safe to pass between threads.
 class Error : public std::exception {
  public:
+  /// An error that says all of @p detail in what().
   explicit Error(ErrorDetail detail);
 
+  /// @{
+  /// The member of ErrorDetail of that name. References live as long as this object.
   ErrorCode code() const noexcept { return detail_.code; }
   const std::string& attempted() const noexcept { return detail_.attempted; }
   const std::string& cause() const noexcept { return detail_.cause; }
@@ -47,6 +50,7 @@ class Error : public std::exception {
   const std::vector<int>& ranks() const noexcept { return detail_.ranks; }
   const std::string& hint() const noexcept { return detail_.hint; }
   const ErrorDetail& detail() const noexcept { return detail_; }
+  /// @}
 
   /// One line: "<attempted>: <cause> [<native>] (ranks 1, 3-5); <hint>".
   const char* what() const noexcept override { return text_.c_str(); }

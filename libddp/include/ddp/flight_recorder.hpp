@@ -16,7 +16,7 @@ namespace ddp {
 /// nest; the innermost counts. Costs nothing but the copy.
 class FlightLabel {
  public:
-  static constexpr std::size_t kMaxBytes = 40;
+  static constexpr std::size_t kMaxBytes = 40;  ///< longer texts are cut
 
   /// @param text UTF-8; what exceeds kMaxBytes is cut off.
   explicit FlightLabel(std::string_view text) noexcept;
@@ -24,7 +24,7 @@ class FlightLabel {
   FlightLabel& operator=(const FlightLabel&) = delete;
   ~FlightLabel();
 
-  std::string_view text() const noexcept { return {bytes_.data(), size_}; }
+  std::string_view text() const noexcept { return {bytes_.data(), size_}; }  ///< as kept
 
  private:
   std::array<char, kMaxBytes> bytes_{};

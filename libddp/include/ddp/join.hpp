@@ -38,10 +38,10 @@ class Joinable {
   Joinable& operator=(const Joinable&) = delete;
   virtual ~Joinable() = default;
 
-  virtual ProcessGroup& join_group() = 0;
+  virtual ProcessGroup& join_group() = 0;  ///< the group whose ranks run out
   /// A Join begins. The first of its Joinables calls Join::announce at the beginning of each of its events.
   virtual void enter_join(Join& join) = 0;
-  virtual void leave_join() noexcept = 0;
+  virtual void leave_join() noexcept = 0;  ///< the Join ends, also by an error
   /// This rank has run out: start the same collectives as the other ranks' Joinables in their @p event, with nothing in
   /// them. Error(invalid_argument) with ranks says that this has failed on all ranks, and that they may go on.
   virtual void shadow(JoinEvent event) = 0;
@@ -84,7 +84,7 @@ class Join {
 
   // for Joinables
 
-  const JoinOptions& options() const noexcept { return options_; }
+  const JoinOptions& options() const noexcept { return options_; }  ///< as given to the constructor
   /// Tells the ranks that have run out what comes. Nothing unless @p from is the first Joinable. Throws
   /// aborted, and mismatch if ranks have other options, or have done other things before.
   void announce(const Joinable& from, JoinEvent event);

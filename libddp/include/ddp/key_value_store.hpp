@@ -22,8 +22,8 @@ class KeyValueStore {
  public:
   virtual ~KeyValueStore() = default;
 
-  virtual int rank() const = 0;
-  virtual int world_size() const = 0;
+  virtual int rank() const = 0;        ///< of this process in the job
+  virtual int world_size() const = 0;  ///< ranks of the job
 
   /// "PMIx", "PMI-2", "c10d TCPStore" or "memory": for messages.
   virtual std::string_view transport() const = 0;
@@ -44,6 +44,7 @@ class KeyValueStore {
   /// in the same way after a fence. Whether it can be got on another node is unspecified; the call returns by the
   /// deadline.
   virtual void put_on_node(std::string_view key, std::span<const std::byte> value) { put(key, value); }
+  /// Gets what put_on_node() has put, as get().
   virtual Bytes get_on_node(int rank, std::string_view key, Deadline deadline) { return get(rank, key, deadline); }
 
   /// Leaves the service (PMIx_Finalize, PMI-2 finalize, closes the connection). Further calls throw. Idempotent.

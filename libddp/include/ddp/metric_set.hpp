@@ -11,6 +11,7 @@
 
 namespace ddp {
 
+/// How the ranks' values of a metric are combined.
 enum class MetricKind : std::uint8_t {
   mean,  ///< of all values, each with its weight: give the number of samples that a loss was averaged over
   sum,
@@ -18,9 +19,10 @@ enum class MetricKind : std::uint8_t {
   max,
 };
 
+/// A number that ranks combine.
 struct Metric {
-  std::string name;
-  MetricKind kind = MetricKind::mean;
+  std::string name;                    ///< unique in its set
+  MetricKind kind = MetricKind::mean;  ///< how ranks' values combine
 };
 
 /// Collects values on each rank, over any number of steps, and combines those of all ranks on request, in double
@@ -41,7 +43,9 @@ class MetricSet {
   /// their metrics differ; the group lives on if they have as many.
   std::vector<std::optional<double>> reduce(ProcessGroup& group);
 
-  const std::vector<Metric>& metrics() const noexcept { return metrics_; }
+  const std::vector<Metric>& metrics() const noexcept {
+    return metrics_;
+  }  ///< as given to the constructor, in the order of reduce()
 
  private:
   struct Collected {

@@ -25,7 +25,7 @@ class PeriodicModelAverager {
   PeriodicModelAverager(ProcessGroup group, std::uint64_t period, std::uint64_t warmup_steps = 0);
   /// Collective in those steps in which it averages.
   void average_parameters(std::span<const TensorView> parameters);
-  std::uint64_t step() const noexcept { return step_; }
+  std::uint64_t step() const noexcept { return step_; }  ///< calls of average_parameters() so far
 
  private:
   ProcessGroup group_;
@@ -39,15 +39,15 @@ class HierarchicalModelAverager {
  public:
   /// How often groups of so many ranks average, in steps.
   struct Level {
-    std::uint64_t period;
-    int group_size;
+    std::uint64_t period;  ///< steps between two averages
+    int group_size;        ///< ranks
   };
   /// Collective. @param levels ascending in both; the last one's groups are the whole group, the others' are
   /// consecutive ranks, and their size divides the group's. Throws Error(invalid_argument) otherwise.
   HierarchicalModelAverager(ProcessGroup group, std::span<const Level> levels, std::uint64_t warmup_steps = 0);
   /// Over the largest groups whose period divides the number of steps so far; none: does nothing.
   void average_parameters(std::span<const TensorView> parameters);
-  std::uint64_t step() const noexcept { return step_; }
+  std::uint64_t step() const noexcept { return step_; }  ///< calls of average_parameters() so far
 
  private:
   std::vector<std::pair<std::uint64_t, ProcessGroup>> groups_;  ///< with their period

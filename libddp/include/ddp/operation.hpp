@@ -11,6 +11,7 @@
 
 namespace ddp {
 
+/// What a process group can be asked for.
 enum class OperationKind : std::uint8_t {
   all_reduce,
   broadcast,
@@ -25,12 +26,13 @@ enum class OperationKind : std::uint8_t {
   send,
   recv,
 };
-std::string_view to_string(OperationKind kind) noexcept;
+std::string_view to_string(OperationKind kind) noexcept;  ///< the enumerator's name: "all_reduce"
 
+/// A call of a process group, as its backend gets it.
 struct Operation {
-  OperationKind kind = OperationKind::barrier;
-  DType dtype = DType::float32;
-  ReduceOp reduce_op = ReduceOp::sum;
+  OperationKind kind = OperationKind::barrier;  ///< what was called
+  DType dtype = DType::float32;                 ///< of the tensors
+  ReduceOp reduce_op = ReduceOp::sum;           ///< of reductions
   /// Each rank's values are multiplied by it before they are added. Not 1 only in sums of floating-point numbers.
   double prescale = 1;
   int root = -1;          ///< of rooted collectives; the peer of send and recv
@@ -52,7 +54,9 @@ struct Operation {
   const char* part_of = nullptr;
   std::size_t row = 0;  ///< of such a one: elements of a row, where the call is told rows
 
-  bool is_transfer() const noexcept { return kind == OperationKind::send || kind == OperationKind::recv; }
+  bool is_transfer() const noexcept {
+    return kind == OperationKind::send || kind == OperationKind::recv;
+  }  ///< send or recv, as opposed to a collective
   /// Equal on two ranks exactly when (but for hash collisions) their arguments fit together.
   std::uint64_t fingerprint() const noexcept;
   /// "all_reduce #17 of float32 x 1000, avg": for messages.

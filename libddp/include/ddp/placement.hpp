@@ -20,13 +20,14 @@ enum class BindPolicy {
   socket,  ///< an even share of the cores of the nearest package
   none,    ///< no binding: all cores that are allowed
 };
-std::string_view to_string(BindPolicy policy) noexcept;
+std::string_view to_string(BindPolicy policy) noexcept;  ///< the enumerator's name: "numa"
 /// Throws Error(invalid_argument) that lists the accepted words.
 BindPolicy parse_bind_policy(std::string_view word);
 
+/// What a placement is asked for.
 struct PlacementRequest {
-  int num_ranks = 1;  ///< on this node; at least 1
-  BindPolicy policy = BindPolicy::numa;
+  int num_ranks = 1;                     ///< on this node; at least 1
+  BindPolicy policy = BindPolicy::numa;  ///< which cores a rank gets
   /// Processors that may be used: one set for all ranks, or one for each. Empty: those the topology allows.
   std::vector<CpuSet> allowed{};
   /// Indices of the GPUs that may be used, in the order in which frameworks number them (as given by a
@@ -45,15 +46,15 @@ struct Decision {
 
 /// What one rank should use. Indices are those of the Topology.
 struct Placement {
-  int local_rank = 0;
-  std::optional<int> gpu;
-  bool gpu_shared = false;      ///< other ranks have the same GPU: there are more ranks than GPUs
-  std::vector<int> nics;        ///< nearest first; the first one is the rank's own; empty if no NIC is usable
-  std::vector<int> numa_nodes;  ///< NUMA nodes that the cores are of, ascending
-  CpuSet cpus;                  ///< never empty, and inside what is allowed
-  int num_cores = 0;            ///< physical cores among them
-  bool cores_shared = false;    ///< other ranks may run on the same cores: there are more ranks than cores
-  std::vector<Decision> decisions;
+  int local_rank = 0;               ///< from 0
+  std::optional<int> gpu;           ///< index in Topology::gpus(); nothing: the rank has none
+  bool gpu_shared = false;          ///< other ranks have the same GPU: there are more ranks than GPUs
+  std::vector<int> nics;            ///< nearest first; the first one is the rank's own; empty if no NIC is usable
+  std::vector<int> numa_nodes;      ///< NUMA nodes that the cores are of, ascending
+  CpuSet cpus;                      ///< never empty, and inside what is allowed
+  int num_cores = 0;                ///< physical cores among them
+  bool cores_shared = false;        ///< other ranks may run on the same cores: there are more ranks than cores
+  std::vector<Decision> decisions;  ///< why, in the order in which they were made
 };
 
 /// An environment variable of NCCL, UCX, PyTorch's gloo or OpenMP that suits a rank's placement.

@@ -23,7 +23,7 @@ namespace ddp {
 /// are rounded, so that a float16 sum cannot overflow; for integers the quotient is truncated toward zero (as NCCL
 /// does), sums wrap.
 enum class ReduceOp : std::uint8_t { sum, avg, min, max, product };
-std::string_view to_string(ReduceOp op) noexcept;
+std::string_view to_string(ReduceOp op) noexcept;  ///< the enumerator's name: "sum"
 
 namespace collectives {
 class GroupEngine;
@@ -34,8 +34,10 @@ class World;
 /// What an operation may be given besides its arguments. A Deadline alone converts.
 struct CallOptions {
   CallOptions() = default;
+  /// Ends by @p limit; keeps @p owner until the operation has ended.
   CallOptions(Deadline limit, std::shared_ptr<const void> owner = {})  // NOLINT(google-explicit-constructor)
       : deadline(limit), keep_alive(std::move(owner)) {}
+  /// The same; without a limit the group's timeout counts.
   CallOptions(std::optional<Deadline> limit,  // NOLINT(google-explicit-constructor)
               std::shared_ptr<const void> owner = {})
       : deadline(limit), keep_alive(std::move(owner)) {}
@@ -70,14 +72,15 @@ struct CallOptions {
 /// that made a group cannot use it: calls throw Error(unavailable).
 class ProcessGroup {
  public:
+  /// For make_process_group().
   explicit ProcessGroup(std::shared_ptr<collectives::GroupEngine> engine) : engine_(std::move(engine)) {}
 
-  int rank() const noexcept;  ///< this process's rank in the group
-  int size() const noexcept;
+  int rank() const noexcept;                              ///< this process's rank in the group
+  int size() const noexcept;                              ///< number of ranks in the group
   const std::vector<int>& global_ranks() const noexcept;  ///< world rank of each member, by rank in the group
-  const std::string& name() const noexcept;
-  std::string backend() const;  ///< that of CPU tensors: "host"
-  std::chrono::milliseconds timeout() const noexcept;
+  const std::string& name() const noexcept;               ///< unique in the job, the same on all its ranks
+  std::string backend() const;                            ///< that of CPU tensors: "host"
+  std::chrono::milliseconds timeout() const noexcept;     ///< of operations without a deadline of their own
   /// The CUDA device whose tensors it takes: this rank's. Nothing if it takes none, or those of any device.
   std::optional<Device> cuda_device() const noexcept;
 
@@ -104,6 +107,7 @@ class ProcessGroup {
   Work barrier(CallOptions options = {});
   /// Matches one recv of the same tag, element type and count at @p peer. Finished when the memory may be reused.
   Work send(TensorView tensor, int peer, std::uint32_t tag = 0, CallOptions options = {});
+  /// Matches one send of the same tag, element type and count at @p peer. Finished when the data are there.
   Work recv(TensorView tensor, int peer, std::uint32_t tag = 0, CallOptions options = {});
 
   /// Memory on this rank's CUDA device, zeroed and aligned to 256 bytes, that NCCL has allocated and knows
@@ -138,6 +142,7 @@ class ProcessGroup {
 /// invalid_argument when the group exists over another backend.
 ProcessGroup make_process_group(World& world, std::string_view backend = "auto");
 
+/// How make_process_group() makes a group over a store.
 struct StoreGroupOptions {
   std::string name;                 ///< the same on all ranks, and of this group alone
   std::vector<int> global_ranks{};  ///< of each in the job, for messages; empty: the group is the job

@@ -12,6 +12,7 @@
 
 namespace ddp {
 
+/// What a RankLog writes, and where.
 struct RankLogOptions {
   int rank = 0;                           ///< of the group, that writes; -1: all
   std::chrono::milliseconds interval{0};  ///< between two lines; those that come earlier are left out
@@ -22,8 +23,9 @@ struct RankLogOptions {
 /// Writes what one rank says, and says how many lines it has left out before. Thread-safe. No communication.
 class RankLog {
  public:
-  using Clock = Deadline::Clock;
+  using Clock = Deadline::Clock;  ///< measures the interval
 
+  /// Needs the rank in @p group only; the group may go before this object.
   explicit RankLog(const ProcessGroup& group, RankLogOptions options = {});
 
   /// Whether write() would: ask before a line that costs much.

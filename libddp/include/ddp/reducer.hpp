@@ -22,7 +22,7 @@ namespace ddp {
 
 class Joinable;
 
-inline constexpr std::size_t MiB = 1024 * 1024;
+inline constexpr std::size_t MiB = 1024 * 1024;  ///< bytes
 
 /// A parameter and its gradient, both in the caller's memory for as long as the Reducer lives. Leave out what shall be
 /// neither compared nor broadcast nor averaged.
@@ -62,7 +62,7 @@ struct ReducerOptions {
   /// Default 25 MiB, and first_bucket_bytes for the first bucket, to start communication early. A given value limits
   /// all buckets, the first included.
   std::optional<std::size_t> bucket_cap_bytes{};
-  std::size_t first_bucket_bytes = 1 * MiB;
+  std::size_t first_bucket_bytes = 1 * MiB;  ///< limit of the first bucket, unless bucket_cap_bytes is given
   /// Instead: of the first, second, ... bucket of each element type; the last one repeats.
   std::vector<std::size_t> bucket_caps_bytes{};
   /// After the first step, rebuild the buckets in the order in which rank 0's gradients became ready. Not with
@@ -111,7 +111,7 @@ struct ReducerOptions {
   /// default: the device's default stream. Buckets wait for what is in it when their last gradient is marked; finalize
   /// makes it wait for the averages, and does not block.
   std::optional<Stream> stream{};
-  DdpLogOptions log{};
+  DdpLogOptions log{};  ///< sampling of the log
 };
 
 /// Times of the last finished step on this rank, in the terms of PyTorch's DDP logging data.
@@ -138,9 +138,10 @@ struct ReducerStats {
 /// is divided by the backend instead. What goes wrong on the device after finalize is told by later calls.
 class Reducer {
  public:
+  /// Collective. The memory of @p parameters is the caller's and outlives this object. Throws as above.
   Reducer(std::vector<Parameter> parameters, ProcessGroup group, ReducerOptions options = {});
-  Reducer(Reducer&&) noexcept;
-  Reducer& operator=(Reducer&&) noexcept;
+  Reducer(Reducer&&) noexcept;             ///< between steps; @p other may only be destroyed or assigned to
+  Reducer& operator=(Reducer&&) noexcept;  ///< likewise
   ~Reducer();
 
   /// Starts a step. Until ready_order() is set it, or Join::finish, may rebuild the buckets: ask for bucket_view()
@@ -160,15 +161,18 @@ class Reducer {
   /// The same for a gradient in other memory, which finalize writes to. The memory lives until then; after a step of
   /// no_sync until the next finalize.
   void mark_ready(std::size_t index, const TensorView& gradient);
+  /// Both: other memory, and a stream that computes it.
   void mark_ready(std::size_t index, const TensorView& gradient, const Stream& producer);
 
   /// The same for a parameter with sparse_gradient, which finalize does not write to: see sparse_average().
   void mark_ready(std::size_t index, const SparseGradient& gradient);
+  /// The same with the stream that computes it.
   void mark_ready(std::size_t index, const SparseGradient& gradient, const Stream& producer);
 
   /// Where the gradient of a parameter is until the next finalize, if it is not marked: an accumulated one counts.
   /// Without memory: zeros. Between steps; with gradient_as_bucket_view only if moved_in is given.
   void place_gradient(std::size_t index, const TensorView& gradient);
+  /// The same for a parameter with sparse_gradient.
   void place_gradient(std::size_t index, const SparseGradient& gradient);
 
   /// Waits for all buckets and writes the averages into the gradients; those of parameters that no rank used stay as
@@ -187,6 +191,7 @@ class Reducer {
   /// accumulation. The next step without one averages what has accumulated. On all ranks for the same steps.
   class [[nodiscard]] NoSync {
    public:
+    /// Takes over; @p other has no effect any more.
     NoSync(NoSync&& other) noexcept : depth_(std::exchange(other.depth_, nullptr)) {}
     NoSync(const NoSync&) = delete;
     NoSync& operator=(const NoSync&) = delete;
@@ -236,11 +241,11 @@ class Reducer {
   /// The same for a later run of the same model, with how often this rank marks each parameter of a static graph.
   /// Throws Error(invalid_argument) while ready_order() is empty, or marks are still counted.
   RecordedOrder recorded_order() const;
-  const ReducerStats& stats() const noexcept;
+  const ReducerStats& stats() const noexcept;  ///< of the last finished step; valid as long as this object
 
   /// A forward pass begins: for the log.
   void start_forward();
-  DdpLog log() const;
+  DdpLog log() const;  ///< the data so far; see DdpLog
   /// From the next step on notes the times of each bucket in so many steps; forgets an earlier trace. Costs some clock
   /// readings for each bucket, and nothing without. Throws invalid_argument within a step.
   void trace(std::size_t steps);

@@ -16,8 +16,8 @@ namespace ddp {
 
 /// One tensor's way from one memory to another. They are the same, or do not overlap.
 struct TensorCopy {
-  const void* from;  ///< null: zeros
-  void* to;
+  const void* from;   ///< null: zeros
+  void* to;           ///< not null
   std::size_t count;  ///< elements
 };
 
@@ -52,6 +52,7 @@ class TensorExecutor {
   virtual void wait_for(const Work& work) = 0;
   /// What comes later in stream() waits for what had been put into another one.
   virtual void wait_for(const Moment& moment) = 0;
+  /// What has been put into @p other until now; for wait_for().
   virtual Moment now_in(const Stream& other) = 0;
   /// What comes later in @p other waits for what is in stream() now.
   virtual void hold_back(const Stream& other) = 0;

@@ -14,6 +14,7 @@
 
 namespace ddp {
 
+/// Types of elements; to_string() has PyTorch's names.
 enum class DType : std::uint8_t {
   float32,
   float64,
@@ -39,21 +40,24 @@ std::string_view to_string(DType dtype) noexcept;
 /// The type of the real numbers that an element consists of: two of them in complex types, itself in others.
 DType component_of(DType dtype) noexcept;
 
-/// IEEE 754 binary16 and bfloat16 as stored bits, for hosts without a native type. Conversions round to nearest even.
+/// IEEE 754 binary16, for hosts without a native type.
 struct Half {
-  std::uint16_t bits;
+  std::uint16_t bits;  ///< as stored
 };
+/// bfloat16: the upper half of a float32.
 struct BFloat16 {
-  std::uint16_t bits;
+  std::uint16_t bits;  ///< as stored
 };
-/// The 8-bit formats of the Open Compute Project likewise. What is too large for them becomes their largest number;
-/// infinity becomes NaN in E4M3, which has none.
+/// The Open Compute Project's 8-bit format E4M3 (float8_e4m3fn), which has no infinity.
 struct Float8E4M3 {
-  std::uint8_t bits;
+  std::uint8_t bits;  ///< as stored
 };
+/// The Open Compute Project's 8-bit format E5M2.
 struct Float8E5M2 {
-  std::uint8_t bits;
+  std::uint8_t bits;  ///< as stored
 };
+/// @{
+/// Conversions, rounding to nearest even. 8-bit formats saturate at their largest number; infinity becomes NaN in E4M3.
 float to_float(Half value) noexcept;
 float to_float(BFloat16 value) noexcept;
 float to_float(Float8E4M3 value) noexcept;
@@ -62,9 +66,12 @@ Half to_half(float value) noexcept;
 BFloat16 to_bfloat16(float value) noexcept;
 Float8E4M3 to_float8_e4m3(float value) noexcept;
 Float8E5M2 to_float8_e5m2(float value) noexcept;
+/// @}
 
+/// `value` is the DType of the C++ type T; complex types have none.
 template <class T>
 struct DTypeOf;
+/// @cond
 template <>
 struct DTypeOf<float> {
   static constexpr DType value = DType::float32;
@@ -118,19 +125,23 @@ struct DTypeOf<Float8E5M2> {
   static constexpr DType value = DType::float8_e5m2;
 };
 
+/// @endcond
+
+/// Kinds of devices that hold tensors.
 enum class DeviceType : std::uint8_t { cpu, cuda };
 
+/// A device that holds a tensor.
 struct Device {
-  DeviceType type = DeviceType::cpu;
-  int index = 0;  ///< ordinal among the devices this process sees; 0 for the CPU
+  DeviceType type = DeviceType::cpu;  ///< its kind
+  int index = 0;                      ///< ordinal among the devices this process sees; 0 for the CPU
   friend bool operator==(const Device&, const Device&) = default;
-  friend auto operator<=>(const Device&, const Device&) = default;
+  friend auto operator<=>(const Device&, const Device&) = default;  ///< by type, then index
 };
 
 /// A queue of a device in which work runs in order: a cudaStream_t. The owner keeps it alive.
 struct Stream {
-  Device device{};
-  void* handle = nullptr;
+  Device device{};         ///< of which it is a queue
+  void* handle = nullptr;  ///< the cudaStream_t; null: the device's default stream
 };
 
 /// A dense, row-major (contiguous) tensor in the caller's memory. Value type, cheap to copy; up to 8 dimensions need no
@@ -141,6 +152,7 @@ class TensorView {
 
   /// @param shape sizes of the dimensions, each >= 0; an empty shape is a scalar of one element.
   TensorView(void* data, DType dtype, std::span<const std::int64_t> shape, Device device = {});
+  /// The same with a shape in braces: `{64, 32}`.
   TensorView(void* data, DType dtype, std::initializer_list<std::int64_t> shape, Device device = {})
       : TensorView(data, dtype, std::span<const std::int64_t>{shape.begin(), shape.size()}, device) {}
 
@@ -150,16 +162,19 @@ class TensorView {
   TensorView(std::span<T, Extent> elements)  // NOLINT(google-explicit-constructor): passing a span is the common call
       : TensorView(const_cast<std::remove_const_t<T>*>(elements.data()), DTypeOf<std::remove_const_t<T>>::value,
                    {static_cast<std::int64_t>(elements.size())}) {}
+  /// The same of a vector.
   template <class T>
   TensorView(std::vector<T>& elements) : TensorView(std::span<T>{elements}) {}  // NOLINT(google-explicit-constructor)
 
-  void* data() const noexcept { return data_; }
-  DType dtype() const noexcept { return dtype_; }
-  Device device() const noexcept { return device_; }
+  void* data() const noexcept { return data_; }       ///< first element; null for an empty view
+  DType dtype() const noexcept { return dtype_; }     ///< type of the elements
+  Device device() const noexcept { return device_; }  ///< where the memory is
   /// Valid as long as this view.
   std::span<const std::int64_t> shape() const noexcept { return {many_ ? many_.get() : few_.data(), dimensions_}; }
-  std::size_t numel() const noexcept { return numel_; }
-  std::size_t size_bytes() const noexcept { return numel_ * size_of(dtype_); }
+  std::size_t numel() const noexcept { return numel_; }  ///< number of elements
+  std::size_t size_bytes() const noexcept {
+    return numel_ * size_of(dtype_);
+  }  ///< numel() times the size of an element
 
   /// Elements [first, first + count) as a one-dimensional view.
   TensorView slice(std::size_t first, std::size_t count) const;

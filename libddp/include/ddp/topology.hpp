@@ -14,22 +14,25 @@
 
 namespace ddp {
 
+/// A processor package (socket).
 struct Package {
-  int os_index = -1;
-  CpuSet cpus{};
+  int os_index = -1;  ///< the operating system's number; -1: unknown
+  CpuSet cpus{};      ///< its processors
 };
 
+/// Memory, and the processors near it.
 struct NumaNode {
-  int os_index = 0;
-  int package = -1;  ///< index in Topology::packages(); -1 if it spans several
-  CpuSet cpus{};     ///< may be empty: memory of a GPU, or without processors
-  unsigned long long memory_bytes = 0;
+  int os_index = 0;                     ///< the operating system's number
+  int package = -1;                     ///< index in Topology::packages(); -1 if it spans several
+  CpuSet cpus{};                        ///< may be empty: memory of a GPU, or without processors
+  unsigned long long memory_bytes = 0;  ///< 0: unknown
 };
 
+/// A physical core.
 struct Core {
   int numa_node = -1;  ///< index in Topology::numa_nodes(); the first one where several are near
-  int package = -1;
-  CpuSet cpus{};  ///< its hardware threads
+  int package = -1;    ///< index in Topology::packages(); -1: unknown
+  CpuSet cpus{};       ///< its hardware threads
 };
 
 /// An inventory of one machine. A value: copyable, immutable, and independent of hwloc once made.
@@ -41,7 +44,7 @@ class Topology {
   /// Throws Error(system).
   static Topology live();
 
-  /// A file written by to_xml(), by lstopo (hwloc 2 or newer), or in NCCL's topology format (<system>).
+  /// A file written by to_xml(), by lstopo (hwloc 2 or newer), or in NCCL's topology format (root element `system`).
   /// Throws Error: not_found, system (cannot be read), invalid_argument (empty, truncated, not a topology, hwloc 1).
   static Topology from_xml_file(const std::string& path);
   /// The same for text. @param name what messages call it.
@@ -57,9 +60,9 @@ class Topology {
 
   /// The parts of a Topology, for tests and for formats that hwloc does not read.
   struct Parts {
-    std::vector<Package> packages;
-    std::vector<NumaNode> numa_nodes;
-    std::vector<Core> cores;
+    std::vector<Package> packages;             ///< other members name them by position
+    std::vector<NumaNode> numa_nodes;          ///< likewise
+    std::vector<Core> cores;                   ///< at least one
     std::vector<Gpu> gpus;                     ///< by PCI address
     std::vector<Nic> nics;                     ///< by PCI address, then name
     std::vector<NetworkInterface> interfaces;  ///< in the kernel's order
@@ -68,7 +71,7 @@ class Topology {
     /// gpus.size() squared.
     std::vector<double> gpu_links;
     std::string source;  ///< "this machine", "file x.xml", ...
-    std::string xml;
+    std::string xml;     ///< what to_xml() returns; empty: none
   };
   /// Throws Error(invalid_argument) for indices that do not fit together, or when there is no core.
   static Topology from_parts(Parts parts);
@@ -76,18 +79,22 @@ class Topology {
   /// hidden_reason of those that were visible before.
   Topology with_visible_gpus(const std::function<bool(const Gpu&)>& visible, const std::string& reason) const;
 
+  /// @{
+  /// What the machine has, in the order of Parts. Valid as long as this object.
   const std::vector<Package>& packages() const noexcept { return parts_.packages; }
   const std::vector<NumaNode>& numa_nodes() const noexcept { return parts_.numa_nodes; }
   const std::vector<Core>& cores() const noexcept { return parts_.cores; }
   const std::vector<Gpu>& gpus() const noexcept { return parts_.gpus; }
   const std::vector<Nic>& nics() const noexcept { return parts_.nics; }
   const std::vector<NetworkInterface>& interfaces() const noexcept { return parts_.interfaces; }
+  /// @}
   const CpuSet& cpus() const noexcept { return cpus_; }                   ///< all processors
   const CpuSet& allowed_cpus() const noexcept { return parts_.allowed; }  ///< those that may be used
-  const std::string& source() const noexcept { return parts_.source; }
+  const std::string& source() const noexcept { return parts_.source; }    ///< "this machine", "file x.xml", ...
 
   /// GPU to GPU; NVLink and XGMI count before PCI.
   Distance distance(const Gpu& a, const Gpu& b) const;
+  /// GPU to NIC, by PCI and NUMA nodes.
   Distance distance(const Gpu& gpu, const Nic& nic) const { return ddp::distance(gpu.locality, nic.locality); }
   /// GPU or NIC to NUMA node: PHB to its own one, SYS to others.
   Distance distance(const Locality& device, const NumaNode& node) const;

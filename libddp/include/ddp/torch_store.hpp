@@ -24,13 +24,13 @@ class TorchStore {
   /// Throws Error: unavailable (rank 0 cannot serve, or not this node), conflict (rank 0 has a launcher's store, this
   /// rank has none), and what the key-value store throws.
   TorchStore(World& world, Deadline deadline);
-  TorchStore(TorchStore&&) noexcept;
-  TorchStore& operator=(TorchStore&&) noexcept;
+  TorchStore(TorchStore&&) noexcept;             ///< @p other serves no longer
+  TorchStore& operator=(TorchStore&&) noexcept;  ///< likewise
   ~TorchStore();
 
   const std::string& address() const noexcept;  ///< a host's name or numeric, as this rank reaches it
-  std::uint16_t port() const noexcept;
-  bool of_launcher() const noexcept;  ///< others may keep values there, too
+  std::uint16_t port() const noexcept;          ///< of address()
+  bool of_launcher() const noexcept;            ///< others may keep values there, too
   /// Begins the keys that the World's ranks use; different for each object of one process, equal on all ranks.
   const std::string& prefix() const noexcept;
 

@@ -10,7 +10,7 @@ namespace ddp {
 /// WaitWatch that was made last counts. Made and destroyed on one thread, the last one first.
 class [[nodiscard]] WaitWatch {
  public:
-  using Look = void (*)();
+  using Look = void (*)();  ///< looks; throws to end the wait
   /// @param look null: what was looked for before.
   explicit WaitWatch(Look look) noexcept : before_(current()) {
     if (look != nullptr) current() = look;

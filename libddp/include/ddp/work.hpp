@@ -24,8 +24,10 @@ class [[nodiscard]] Work {
  public:
   /// Shares @p state.
   explicit Work(collectives::WorkState& state) noexcept;
-  Work(const Work& other) noexcept;
+  Work(const Work& other) noexcept;  ///< refers to the same operation
+  /// @p other may then only be destroyed or assigned to.
   Work(Work&& other) noexcept : state_(std::exchange(other.state_, nullptr)) {}
+  /// Refers to the operation of @p other.
   Work& operator=(Work other) noexcept {
     std::swap(state_, other.state_);
     return *this;

@@ -25,8 +25,9 @@ enum class LaunchSource {
   slurm,     ///< SLURM_PROCID of a step with one task
   single,    ///< none of them: one process alone
 };
-std::string_view to_string(LaunchSource source) noexcept;
+std::string_view to_string(LaunchSource source) noexcept;  ///< the enumerator's name: "pmix"
 
+/// How World::init() joins the job.
 struct InitOptions {
   /// Limit for the rendezvous of all ranks. Default: DDP_INIT_TIMEOUT (120 s).
   std::optional<std::chrono::milliseconds> timeout{};
@@ -50,29 +51,29 @@ class World {
   /// unavailable (no service of the launcher), timeout (names the absent ranks).
   static World init(const InitOptions& options = {});
 
-  World(World&&) noexcept;
-  World& operator=(World&&) noexcept;
+  World(World&&) noexcept;             ///< @p other may only be destroyed or assigned to
+  World& operator=(World&&) noexcept;  ///< this object's job is left
   ~World();
 
-  int rank() const noexcept;
-  int world_size() const noexcept;
+  int rank() const noexcept;              ///< in the job, from 0
+  int world_size() const noexcept;        ///< ranks of the job
   int local_rank() const noexcept;        ///< position among the ranks of this node, by ascending rank
   int local_world_size() const noexcept;  ///< ranks on this node
   int node_rank() const noexcept;         ///< this node's number, in [0, num_nodes()); torch's GROUP_RANK
-  int num_nodes() const noexcept;
-  int node_of(int rank) const;                            ///< node number of any rank
-  int local_rank_of(int rank) const;                      ///< local rank of any rank
+  int num_nodes() const noexcept;         ///< nodes that have ranks of the job
+  int node_of(int rank) const;            ///< node number of any rank
+  int local_rank_of(int rank) const;      ///< local rank of any rank
   const std::vector<int>& ranks_on_node(int node) const;  ///< ascending
   /// Host name of any rank. The first call for a foreign rank reads its endpoint record from the key-value
   /// store, within the init timeout.
   const std::string& hostname(int rank);
 
-  LaunchSource source() const noexcept;
+  LaunchSource source() const noexcept;               ///< where rank and size came from
   const std::string& source_reason() const noexcept;  ///< one sentence: what was found and why it was chosen
 
   const std::string& interface_name() const noexcept;     ///< "eth0"; how this rank is reached
   const std::string& interface_address() const noexcept;  ///< "10.0.0.7"
-  const std::string& interface_reason() const noexcept;
+  const std::string& interface_reason() const noexcept;   ///< one sentence: why this interface
 
   /// What this process was bound to by World::init; nothing unless DDP_BIND asked for it, and where ddprun has bound
   /// it.

@@ -42,6 +42,8 @@ class C10dBackend : public ::c10d::Backend {
   using Type = ::c10d::OpType;
 
  public:
+  /// Carries the operations of @p group, whose ranks all make one. Operations take its timeout unless they have their
+  /// own.
   explicit C10dBackend(ddp::ProcessGroup group)
       : ::c10d::Backend(group.rank(), group.size()),
         options_(c10::make_intrusive<Options>("ddp", group.timeout())),
@@ -50,6 +52,9 @@ class C10dBackend : public ::c10d::Backend {
   /// Throws Error(aborted) after shutdown() and abort().
   ddp::ProcessGroup process_group() { return group().group(); }
 
+  /// @{
+  /// c10d::Backend's function of this name. Operations return as they are issued, and throw ddp::Error for what is
+  /// refused.
   const std::string getBackendName() const override { return "ddp"; }
   c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
   /// For operations without a timeout of their own.
@@ -256,6 +261,7 @@ class C10dBackend : public ::c10d::Backend {
 
   void setSequenceNumberForGroup() override {}  // they begin at 0 everywhere
   std::uint64_t getSequenceNumberForGroup() override { return sequence_; }
+  /// @}
 
   /// Ends the group on all ranks that can be reached, and what runs in it with Error(aborted), no matter who else has a
   /// handle to it; later operations are refused. From any thread, also while others use this object.
@@ -410,6 +416,7 @@ class C10dBackend : public ::c10d::Backend {
 /// absent.
 class C10dStore final : public KeyValueStore {
  public:
+  /// Shares @p store, which @p world_size ranks use.
   C10dStore(c10::intrusive_ptr<::c10d::Store> store, int rank, int world_size)
       : store_(std::move(store)), rank_(rank), world_size_(world_size) {}
 

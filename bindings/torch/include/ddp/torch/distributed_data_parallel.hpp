@@ -21,9 +21,10 @@
 #include <ddp/torch/mixed_precision.hpp>
 #include <ddp/torch/module_tensors.hpp>
 
+/// libddp for libtorch.
 namespace ddp::torch {
 
-/// Equal on all ranks, but for gradient_as_bucket_view. What is not explained here is in ReducerOptions.
+/// Equal on all ranks, except gradient_as_bucket_view.
 struct DistributedDataParallelOptions {
   /// Rank 0's buffers (running means) go to all ranks before each forward pass, but for those after a step of no_sync.
   bool broadcast_buffers = true;
@@ -33,28 +34,34 @@ struct DistributedDataParallelOptions {
   std::set<std::string> ignored{};
   /// Parameters whose gradients are sparse, besides those of Embedding and EmbeddingBag with sparse(true).
   std::set<std::string> sparse{};
+  /// @{
+  /// See ReducerOptions.
   std::optional<std::size_t> bucket_cap_bytes{};
   std::size_t first_bucket_bytes = 1 * MiB;
   std::vector<std::size_t> bucket_caps_bytes{};
+  /// @}
   /// Gradients live in the buckets: no second memory for them. With zero_grad(false) no copies, either.
   bool gradient_as_bucket_view = false;
   /// For modules whose backward passes leave out parameters. The graph of each forward pass is searched for them.
   bool find_unused_parameters = false;
+  /// @{
+  /// See ReducerOptions.
   bool static_graph = false;
   bool skip_all_reduce_unused = false;
   std::vector<std::size_t> ready_order{};
   std::optional<RecordedOrder> recorded_order{};
-  /// Parameters that are exchanged at once, behind all others.
+  /// @}
+  /// Parameters that are exchanged together, after all others.
   std::set<std::string> delayed{};
-  /// A parameter behind whose bucket they go instead.
+  /// A parameter after whose bucket they go instead.
   std::optional<std::string> delayed_behind{};
-  MixedPrecision mixed_precision{};
-  std::shared_ptr<CommHook> comm_hook{};
+  MixedPrecision mixed_precision{};       ///< types of parameters, gradients and buffers during passes
+  std::shared_ptr<CommHook> comm_hook{};  ///< null: the average; shared with the Reducer
   /// What log() is to know. module_name: default: the module's name().
   DdpLogOptions log{};
 };
 
-/// Throws Error(invalid_argument) for what is no floating-point type that libddp can reduce in.
+/// The type in which gradients are exchanged. Throws Error(invalid_argument) for types that libddp cannot reduce in.
 inline std::optional<DType> reduce_dtype(const MixedPrecision& types) {
   for (const auto& type : {types.param, types.reduce, types.buffer}) {
     if (type && !c10::isFloatingType(*type)) {
@@ -67,6 +74,7 @@ inline std::optional<DType> reduce_dtype(const MixedPrecision& types) {
   return type ? dtype_of(*type) : std::nullopt;
 }
 
+/// The options of a model's Reducer. Throws as reduce_dtype().
 inline ReducerOptions reducer_options(const DistributedDataParallelOptions& options) {
   return {.bucket_cap_bytes = options.bucket_cap_bytes,
           .first_bucket_bytes = options.first_bucket_bytes,
@@ -230,6 +238,7 @@ class DistributedDataParallelImpl : public ::torch::nn::Module {
 template <class Net>
 class DistributedDataParallel : public ::torch::nn::ModuleHolder<DistributedDataParallelImpl<Net>> {
  public:
+  /// Collective. Wraps @p module, which is shared. Throws Error as ddp::Reducer's constructor.
   DistributedDataParallel(Net module, ddp::ProcessGroup group, const DistributedDataParallelOptions& options = {})
       : ::torch::nn::ModuleHolder<DistributedDataParallelImpl<Net>>(
             std::make_shared<DistributedDataParallelImpl<Net>>(std::move(module), std::move(group), options)) {}

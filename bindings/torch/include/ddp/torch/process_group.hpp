@@ -17,20 +17,26 @@
 namespace ddp::torch {
 
 /// ddp::ProcessGroup for at::Tensor: the same operations, order, deadlines and errors. Tensors are used where they lie,
-/// without a copy, and kept until the operation is finished. They must be contiguous, since elements of the ranks meet
-/// in the order of memory. Throws Error(invalid_argument) for tensors that are neither in the host's memory nor on this
-/// rank's CUDA device, sparse ones, and those with gaps. Complex numbers are added and averaged; types that libddp does
-/// not know are moved, but not combined. An operation on CUDA tensors waits for what is in the calling thread's current
-/// stream; `work.order(stream_of(current_stream(device)))` makes that stream wait for the operation, work.wait() the
-/// host.
+/// without a copy, and kept until the operation is finished. They must be contiguous, since elements of the ranks are
+/// combined in the order of memory. Throws Error(invalid_argument) for tensors that are neither in the host's memory
+/// nor on this rank's CUDA device, sparse ones, and those with gaps. Complex numbers are added and averaged; types that
+/// libddp does not know are moved, but not combined. An operation on CUDA tensors waits for what is in the calling
+/// thread's current stream; `work.order(stream_of(current_stream(device)))` makes that stream wait for the operation,
+/// work.wait() the host.
 class ProcessGroup {
  public:
+  /// The same group, over tensors.
   explicit ProcessGroup(ddp::ProcessGroup group) : group_(std::move(group)) {}
+  /// @{
+  /// As ddp::ProcessGroup's.
   int rank() const noexcept { return group_.rank(); }
   int size() const noexcept { return group_.size(); }
   const std::string& name() const noexcept { return group_.name(); }
-  ddp::ProcessGroup& group() noexcept { return group_; }
+  /// @}
+  ddp::ProcessGroup& group() noexcept { return group_; }  ///< for what this class lacks
 
+  /// @{
+  /// As ddp::ProcessGroup's function of this name. @p deadline: default: the group's timeout from the call.
   Work all_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::sum, std::optional<Deadline> deadline = {}) {
     return group_.all_reduce(combined(tensor, op, "all_reduce"), op, keep(deadline, {tensor}));
   }
@@ -71,6 +77,7 @@ class ProcessGroup {
   Work recv(const at::Tensor& tensor, int peer, std::uint32_t tag = 0, std::optional<Deadline> deadline = {}) {
     return group_.recv(row_major(tensor, "recv"), peer, tag, keep(deadline, {tensor}));
   }
+  /// @}
 
   /// The memory of a tensor whose elements are combined with other ranks'.
   static TensorView combined(const at::Tensor& tensor, ReduceOp op, const char* what) {
