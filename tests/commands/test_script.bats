@@ -321,9 +321,9 @@ not ok 5 another
   has "fuzz fuzz_error_file"
   [[ $output == *tests/commands/build_script.bats* ]]
   run -0 affected tests/torch/CMakeLists.txt bindings/torch/include/ddp/torch/tensor.hpp
-  [ "$output" = $'style\npython tests/python/test_libddp_torch.py tests/python/test_libddp_torch_cuda.py tests/python/test_libtorch.py\npackaging tests/packaging/install.bats' ]
+  [ "$output" = $'style\npython tests/python/test_libddp_torch.py tests/python/test_libddp_torch_cuda.py tests/python/test_libtorch.py\npackaging tests/packaging/api_docs.bats tests/packaging/install.bats' ]
   run -0 affected bindings/python/libddp/_progress.py
-  [ "$output" = $'style\npython\ncluster tests/cluster/python.bats' ]
+  [ "$output" = $'style\npython\npackaging tests/packaging/api_docs.bats\ncluster tests/cluster/python.bats' ]
   run -0 affected docs/reference/observability.md
   has "unit hang_test"
   for file in CMakeLists.txt cmake/x.cmake tests/support/x.hpp libddp/include/ddp/world.hpp something; do
