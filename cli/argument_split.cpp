@@ -1,4 +1,4 @@
-// Python's rules for telling options, values and the program apart, so that torchrun's command lines keep their
+// Python's rules for separating options, values and the program apart, so that torchrun's command lines keep their
 // meaning.
 #include "cli/argument_split.hpp"
 

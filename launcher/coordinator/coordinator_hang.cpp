@@ -1,4 +1,4 @@
-// A job in which nothing moves: all nodes say what their ranks do, and the user is told who is missing.
+// A job in which nothing moves: all nodes say what their ranks do, and the user reads who is missing.
 #include <chrono>
 #include <set>
 #include <utility>

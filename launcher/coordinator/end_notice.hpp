@@ -1,4 +1,4 @@
-// Tells a user who waits for the end of a job whom ddprun waits for, and what the next signal does. Nothing for ranks
+// Informs a user who waits for the end of a job whom ddprun waits for, and what the next signal does. Nothing for ranks
 // that end at once.
 #pragma once
 

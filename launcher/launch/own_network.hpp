@@ -1,4 +1,4 @@
-// The addresses of this host, under which names others know it, and which of them the coordinator offers.
+// The addresses of this host, under which names others know it, and which the coordinator offers.
 #pragma once
 
 #include <chrono>

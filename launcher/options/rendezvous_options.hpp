@@ -1,4 +1,4 @@
-// Where nodes meet: host names, endpoints and torchrun's --rdzv-conf.
+// Where nodes rendezvous: host names, endpoints and torchrun's --rdzv-conf.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Tells whether a rank that got SIGKILL was ended by the kernel's OOM killer.
+// Finds whether a rank that got SIGKILL was ended by the kernel's OOM killer.
 #pragma once
 
 #include <cstdint>

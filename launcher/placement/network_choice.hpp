@@ -1,5 +1,5 @@
-// Which network interface ranks use. Between nodes, each node tells what it has and the coordinator chooses for all, so
-// they agree before the first rank starts.
+// Which network interface ranks use. Between nodes, each node reports what it has and the coordinator chooses for all,
+// so they agree before the first rank starts.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// --event-log of ddprun: what all jobs tell, and what only a job with restarts and a report of failures can.
+// --event-log of ddprun: what all jobs report, and what only a job with restarts and a report of failures can.
 #pragma once
 
 #include <chrono>

@@ -1,4 +1,4 @@
-// One line on the terminal while a job starts, and one when it is over. Nothing where standard error is no terminal.
+// One line on the terminal while a job starts, and one when it is over. Silent unless standard error is a terminal.
 #pragma once
 
 #include <chrono>

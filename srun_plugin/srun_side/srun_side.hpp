@@ -1,4 +1,4 @@
-// What the plugin does in srun, as the user: chooses the MPI type, serves the store, and tells the tasks.
+// What the plugin does in srun, as the user: chooses the MPI type, serves the store, and informs the tasks.
 #pragma once
 
 #include <optional>

@@ -1,4 +1,4 @@
-// The first place in a group where it does not go on: its members called different things, or some wait for others.
+// The first place in a group where it does not continue: its members called different things, or some wait for others.
 #pragma once
 
 #include <optional>

@@ -1,5 +1,6 @@
-// The extension module by which libddp.torch meets PyTorch: a c10d backend, and the engine of DistributedDataParallel.
-// Compiled on the user's machine for the installed PyTorch, whose C++ interface has no stable ABI (_adapter.py).
+// The extension module that connects libddp.torch to PyTorch: a c10d backend, and the engine of
+// DistributedDataParallel. Compiled on the user's machine for the installed PyTorch, whose C++ interface has no stable
+// ABI (_adapter.py).
 #include <chrono>
 #include <exception>
 #include <memory>

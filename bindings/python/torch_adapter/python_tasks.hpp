@@ -1,5 +1,5 @@
 // What threads of libddp leave to threads of Python's: ends of operations, whose futures call Python, and tensors,
-// which may be the last to hold a Python object. After the interpreter's end nobody comes for it.
+// which may be the last to hold a Python object. After the interpreter's end it is lost.
 #pragma once
 
 #include <condition_variable>

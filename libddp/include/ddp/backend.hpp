@@ -48,7 +48,7 @@ struct Failure {
   std::string cause;     ///< "connection reset by rank 3"
   std::string native{};  ///< the native code by name: "ECONNRESET (104)"; empty if there is none
   std::optional<UnfitMessage> message{};  ///< of a mismatch: what this rank received
-  /// Another rank has found it and knows more, which it tells the group's members by itself.
+  /// Another rank has found it and knows more, which it reports to the group's members by itself.
   bool elsewhere = false;
 };
 
@@ -103,8 +103,8 @@ struct BackendTraits {
   bool stream_ordered = false;
   /// A peer's death ends operations by itself, with Outcome::peers_failed.
   bool detects_peer_death = false;
-  /// How many collectives may be posted and not over at the same time. Sends and receives do not count: any number of
-  /// them may be.
+  /// How many collectives may be posted and not over at the same time. Sends and receives do not count: their number is
+  /// not limited.
   int concurrent_collectives = 1;
   /// For one that serves CUDA: the ordinal of the one device whose tensors it takes; -1: any.
   int device = -1;
@@ -117,7 +117,7 @@ struct BackendTraits {
   const char* no_float8_arithmetic = nullptr;
 };
 
-/// What a backend is told at creation.
+/// What a backend gets at creation.
 struct BackendConfig {
   std::string group;              ///< the group's name, unique in the job, the same on all its ranks: for messages
   int rank = 0;                   ///< in the group
@@ -153,13 +153,13 @@ class Backend {
   /// release. The caller has checked the arguments. Does not communicate; ideally allocates nothing.
   virtual Request& init(std::span<const Operation> operations, Deadline deadline) = 0;
 
-  /// Makes what is put into @p stream from now on wait for what is in @p captured now, of which Request::captured_in
-  /// told. Nothing where that capture is over. May throw Error.
+  /// Orders later work in @p stream after the work captured so far in @p captured (from Request::captured_in). No
+  /// effect once that capture has ended. May throw Error.
   virtual void order_captured(const Stream& captured, const Stream& stream);
 
-  /// What a call that waits for other ranks, or for the device, makes between two looks: meanwhile the group continues
+  /// Called between two checks by a call that waits for other ranks, or for the device: meanwhile the group continues
   /// with its operations, for which the others may wait, so that all other members may be called. Sleeps briefly;
-  /// throws Error where the group has ended.
+  /// throws Error once the group has ended.
   using Pause = std::function<void()>;
   static void pause_briefly();  ///< the default Pause: sleeps 0.1 ms
 

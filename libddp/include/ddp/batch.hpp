@@ -21,8 +21,8 @@ class Batch {
  public:
   /// An empty batch for @p group.
   explicit Batch(ProcessGroup group) : group_(std::move(group)) {}
-  /// For sends and receives that together are a call of another name, which messages then show.
-  /// @param call static text, as "all_to_all". @param row elements of a row, where that call is told rows; else 0.
+  /// For sends and receives that together are a call of another name, which messages then show. @param call static
+  /// text, as "all_to_all". @param row elements of a row, if that call has rows; else 0.
   Batch(ProcessGroup group, const char* call, std::size_t row) : group_(std::move(group)), call_(call), row_(row) {}
 
   /// @{
@@ -43,7 +43,7 @@ class Batch {
 
   std::size_t size() const noexcept { return operations_.size(); }  ///< operations added since the last start()
 
-  /// Starts what was added since the last start(); finished when the last of them is, failed when one fails. Throws
+  /// Starts what was added since the last start(); finished when the last operation is, failed when one fails. Throws
   /// Error(invalid_argument) for an empty batch, and for one that mixes what cannot start together.
   Work start(CallOptions options = {});
 

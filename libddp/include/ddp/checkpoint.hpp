@@ -30,10 +30,10 @@ struct Restored {
   std::string extra{};    ///< what save() was given
 };
 
-/// The checkpoints in a folder, which all ranks see and one job at a time writes to. Each is a folder, `step-N`, of
-/// one file a rank, or rank 0's alone, and a manifest with their sizes and checksums (BLAKE2b, 256 bits), which rank 0
+/// The checkpoints in a folder, which all ranks see and one job at a time writes to. Each is a folder, `step-N`, of one
+/// file a rank, or rank 0's alone, and a manifest with their sizes and checksums (BLAKE2b, 256 bits), which rank 0
 /// writes when all files are on the disk. Without it there is no checkpoint, so whatever ends a save in its midst (a
-/// killed rank, a full disk) leaves the former ones as they were, and the next save clears up.
+/// killed rank, a full disk) leaves previous checkpoints as they were, and the next save removes the remains.
 ///
 /// The first save makes the job the owner of the folder (file "owner"), until its last Checkpoints of that folder goes,
 /// or rank 0's process ends. While another job is the owner, save throws Error(conflict) with the names of both; where
@@ -59,9 +59,9 @@ class Checkpoints {
 
   /// Reads the newest checkpoint, or that of @p step, into @p tensors: those that were saved, in the same order, with
   /// their shapes and types. Rank 0's are brought to all ranks. First everything is verified on all ranks: where that
-  /// throws, no tensor has been touched, and no older checkpoint is taken instead. Only where files are not there, the
-  /// newest one whose are is taken, and rank 0 logs which it passes over. Costs reading the files twice.
-  /// Nothing if the folder has none. Throws not_found if there is none of @p step.
+  /// throws, no tensor has been touched, and no older checkpoint is taken instead. Only checkpoints with missing files
+  /// are skipped, and rank 0 logs which. Costs reading the files twice. Nothing if the folder has none. Throws
+  /// not_found if there is none of @p step.
   std::optional<Restored> restore(std::span<const NamedTensor> tensors, std::optional<std::int64_t> step = {});
 
  private:

@@ -16,13 +16,13 @@ namespace ddp {
 
 /// The gradients of several parameters in one memory, undivided. The views are valid until the bucket's exchange ends.
 ///
-/// A bucket on a CUDA device is filled by work in executor->stream(), and what comes behind the exchange there reads
-/// the result: a hook puts its own work into that stream, gives it to operations as CallOptions::stream, and calls
+/// A bucket on a CUDA device is filled by work in executor->stream(), and later work there reads the result: a hook
+/// puts its own work into that stream, gives it to operations as CallOptions::stream, and calls
 /// executor->wait_for(work) instead of Work::wait.
 struct GradientBucket {
   std::size_t index = 0;                     ///< from 0, in the order of launches
   bool is_last = false;                      ///< of the step
-  TensorView buffer;                         ///< one dimension; what is there when the exchange ends are the gradients
+  TensorView buffer;                         ///< one dimension; holds the final gradients when the exchange ends
   std::vector<std::size_t> parameters;       ///< positions in the Reducer's list
   std::vector<TensorView> gradients{};       ///< parts of buffer, in the order of `parameters`
   std::shared_ptr<void> memory;              ///< owns the buffer, for CallOptions::keep_alive
@@ -52,7 +52,7 @@ class CommHook {
 
   /// Starts the exchange. The hook divides, if the result is to be an average. Called once for every bucket of a step,
   /// in the order of index, never twice at the same time, on the thread that filled the bucket: it should not wait for
-  /// other ranks here, but in what it returns, or go on in Work::on_finish. Throws to fail the step.
+  /// other ranks here, but in what it returns, or continue in Work::on_finish. Throws to fail the step.
   virtual BucketExchange start(const GradientBucket& bucket, ProcessGroup& group) = 0;
 
   /// The Reducer is made with this group, or continues with it: forget what was kept of earlier gradients, since other
@@ -84,8 +84,7 @@ std::shared_ptr<CommHook> all_reduce_hook();
 /// Buckets of other types are sent as they are. Throws Error(invalid_argument) for another @p wire.
 std::shared_ptr<CommHook> compress_hook(DType wire);
 
-/// Gives @p inner float32 buckets as @p wire, and converts back what it makes of them. @p inner divides; default: the
-/// average.
+/// Gives @p inner float32 buckets as @p wire, and converts the results back. @p inner divides; default: the average.
 std::shared_ptr<CommHook> compress_wrapper(DType wire, std::shared_ptr<CommHook> inner = {});
 
 /// Averages bit-identically: the result depends on the leaves alone, which are the gradients of each step, those of

@@ -12,8 +12,8 @@ namespace ddp {
 struct DdpLogOptions {
   /// Runtime fields are of the steps 1 to 10, and then of each sample_rate-th. At least 1.
   std::uint64_t sample_rate = 100;
-  /// In those steps ranks tell each other how long they waited: one more gather of 8 bytes. Equal on all ranks. Not
-  /// with parameters on CUDA devices, where finalize does not wait.
+  /// In those steps ranks exchange how long they waited: one more gather of 8 bytes. Equal on all ranks. Not with
+  /// parameters on CUDA devices, where finalize does not wait.
   bool find_straggler = false;
   std::string module_name{};            ///< class of the module
   std::string device_ids{};             ///< "0", or empty

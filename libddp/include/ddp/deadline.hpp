@@ -8,9 +8,8 @@
 namespace ddp {
 
 /// The steady clock without the time in which this process was stopped: by SIGSTOP, by a debugger, or by Slurm, which
-/// stops whole jobs (gang scheduling, scontrol suspend). So a deadline does not pass while nobody could do anything
-/// about it. Up to 0.75 s of a stop may count. Stops are noticed while the process has a World or a process group.
-/// Thread-safe.
+/// stops whole jobs (gang scheduling, scontrol suspend). So a deadline does not pass while the process cannot act. Up
+/// to 0.75 s of a stop may count. Stops are noticed while the process has a World or a process group. Thread-safe.
 class RunningClock {
  public:
   /// @{

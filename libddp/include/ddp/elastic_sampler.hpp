@@ -28,9 +28,9 @@ std::string to_string(const SamplerState& state);
 SamplerState parse_sampler_state(std::string_view text);
 
 /// As DistributedSampler in an epoch that no change interrupts. Ranks consume their samples in lockstep, so that what
-/// all have consumed is a start of the epoch's order: after resize(), what comes behind it is dealt to the ranks there
-/// are then, and nothing is repeated or lost within an epoch, whatever the sequence of sizes. By default uneven; `pad`
-/// repeats fewer samples than there are ranks, once at the epoch's end, and `drop` leaves out as few.
+/// all have consumed is a start of the epoch's order: after resize(), the rest is dealt to the new ranks, and nothing
+/// is repeated or lost within an epoch, whatever the sequence of sizes. By default uneven; `pad` repeats fewer samples
+/// than there are ranks, once at the epoch's end, and `drop` leaves out as few.
 ///
 /// Horovod's ElasticSampler, which is alike, pads after each change, and fails when fewer samples are left than it pads
 /// with; torchdata's StatefulDistributedSampler continues only with the same number of ranks. Value type; no

@@ -15,7 +15,7 @@ enum class ErrorCode {
   timeout,           ///< a deadline passed; Error::ranks() are the ranks that were waited for
   peer_lost,         ///< a rank died, left or no longer answers; Error::ranks() names it, and the same on all survivors
   mismatch,          ///< ranks called the same operation with different arguments
-  unavailable,       ///< a service, library or device that is needed is not there
+  unavailable,       ///< a required service, library or device is missing
   not_found,         ///< a key or file does not exist
   protocol,          ///< the peer sent a malformed or unexpected message
   system,            ///< an operating-system call failed

@@ -7,8 +7,8 @@ namespace ddp {
 
 class World;
 
-/// 32 random bytes that the ranks of @p world know, and whoever the launcher's key-value store serves; empty in a world
-/// of one. For sealed_store() over stores that others may use. The first call reads them, and throws what
+/// 32 random bytes that the ranks of @p world know, as do all clients of the launcher's key-value store; empty in a
+/// world of one. For sealed_store() over stores that others may use. The first call reads them, and throws what
 /// World::key_value_store() and its get() throw; a World whose session was left has read them. Thread-safety: as calls
 /// of the World's store.
 Bytes job_secret(World& world);

@@ -43,13 +43,13 @@ class Joinable {
   virtual void enter_join(Join& join) = 0;
   virtual void leave_join() noexcept = 0;  ///< the Join ends, also by an error
   /// This rank has run out: start the same collectives as the other ranks' Joinables in their @p event, with nothing in
-  /// them. Error(invalid_argument) with ranks says that this has failed on all ranks, and that they may go on.
+  /// them. Error(invalid_argument) with ranks says that this has failed on all ranks, and that they may continue.
   virtual void shadow(JoinEvent event) = 0;
   /// All have run out: take over what rank @p last of the group has, which was among the last to do so. Collective.
   virtual void finish_join(int last) = 0;
 };
 
-/// PyTorch's Join: make one on every rank before the loop over the inputs, and call finish() behind it.
+/// PyTorch's Join: make one on every rank before the loop over the inputs, and call finish() after it.
 ///
 ///     Join join({&reducer.joinable(buffers)});
 ///     for (const Batch& batch : mine) { ... }
@@ -76,8 +76,8 @@ class Join {
 
   // instead of finish(), for programs that ask by other means whether all ranks have run out, as PyTorch's Join does
 
-  /// This rank has run out, others have not: repeats what they do up to the end of their next step, of which it tells
-  /// the kind. Throws as finish(), and invalid_argument where all ranks have run out.
+  /// This rank has run out, others have not: repeats what they do up to the end of their next step. @return its kind.
+  /// Throws as finish(), and invalid_argument where all ranks have run out.
   JoinEvent shadow_step();
   /// No rank has inputs any more: brings the last rank's parameters and buffers to all. Collective.
   void end();
@@ -85,7 +85,7 @@ class Join {
   // for Joinables
 
   const JoinOptions& options() const noexcept { return options_; }  ///< as given to the constructor
-  /// Tells the ranks that have run out what comes. Nothing unless @p from is the first Joinable. Throws
+  /// Announces to the ranks that have run out what comes. No effect unless @p from is the first Joinable. Throws
   /// aborted, and mismatch if ranks have other options, or have done other things before.
   void announce(const Joinable& from, JoinEvent event);
   /// How many ranks take part in what was announced last. Waits for the announcement; throws mismatch if they do
@@ -99,7 +99,7 @@ class Join {
   void exchange(std::int32_t own);
   /// Waits for the announcement. Throws Error(mismatch) if ranks do different things.
   void read();
-  /// Tells that this rank has run out, and repeats what the others do. Nothing if they have run out, too.
+  /// Announces that this rank has run out, and repeats what the others do; nothing if they have run out, too.
   std::optional<JoinEvent> shadow_next();
   template <class Body>
   void leave_if_it_fails(Body&& body);

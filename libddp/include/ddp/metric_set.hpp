@@ -34,7 +34,7 @@ class MetricSet {
   explicit MetricSet(std::vector<Metric> metrics);
 
   /// @param weight of a mean, >= 0, with 0 the value adds nothing, whatever it is; of the other kinds not looked at.
-  /// Throws Error(invalid_argument) for an unknown name or a weight that is none.
+  /// Throws Error(invalid_argument) for an unknown name or an invalid weight.
   void add(std::string_view name, double value, double weight = 1.0);
 
   /// What all ranks have added since the last call, in the constructor's order; nothing for what no rank has added, and

@@ -52,7 +52,7 @@ struct Operation {
 
   /// For a transfer: the call that it is a part of, as "all_to_all"; static text, null: none.
   const char* part_of = nullptr;
-  std::size_t row = 0;  ///< of such a one: elements of a row, where the call is told rows
+  std::size_t row = 0;  ///< of such a one: elements of a row, if the call has rows
 
   bool is_transfer() const noexcept {
     return kind == OperationKind::send || kind == OperationKind::recv;

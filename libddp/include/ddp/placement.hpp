@@ -31,8 +31,8 @@ struct PlacementRequest {
   /// Processors that may be used: one set for all ranks, or one for each. Empty: those the topology allows.
   std::vector<CpuSet> allowed{};
   /// Indices of the GPUs that may be used, in the order in which frameworks number them (as given by a
-  /// *_VISIBLE_DEVICES variable); local rank i then gets the i-th of them. Nothing: all visible GPUs, in the
-  /// order that fits best.
+  /// *_VISIBLE_DEVICES variable); local rank i then gets the i-th one. Nothing: all visible GPUs, in the order that
+  /// fits best.
   std::optional<std::vector<int>> gpus{};
 };
 

@@ -8,7 +8,7 @@ namespace ddp {
 /// A CUDA device of a process.
 struct RankDevice {
   int index = 0;           ///< what CUDA and frameworks of this process call it: Device{DeviceType::cuda, index}
-  std::string uuid;        ///< "GPU-8f6c...", "MIG-..." for a part of one; empty where no driver tells it
+  std::string uuid;        ///< "GPU-8f6c...", "MIG-..." for a part of one; empty if no driver reports it
   std::string pci_bus_id;  ///< "0000:3b:00.0"; empty if CUDA numbers GPUs of different models in an order of its own
   std::string reason;      ///< one sentence: why this one
 };

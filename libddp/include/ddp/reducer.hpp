@@ -51,8 +51,8 @@ struct SparseGradient {
 };
 
 /// Returns memory for a bucket, aligned to 64 bytes; freed when the last copy of the pointer goes. On a CUDA device it
-/// is zeroed by work that comes before all later work of ReducerOptions::stream; the last copy may go on any thread,
-/// and goes when the device is done with the bucket.
+/// is zeroed by work that comes before all later work of ReducerOptions::stream; the last copy may be dropped on any
+/// thread, which happens when the device has finished with the bucket.
 using BucketAllocator = std::function<std::shared_ptr<void>(std::size_t bytes, Device device)>;
 
 /// Equal on all ranks, but for gradient_as_bucket_view, allocator, moved_in, stream, the log and the counts of
@@ -70,7 +70,7 @@ struct ReducerOptions {
   bool rebuild_buckets = true;
   /// Broadcast the values of rank 0's parameters at construction.
   bool broadcast_parameters = true;
-  /// Gradients live in the buckets, at bucket_view(): one copy of them less in memory and time.
+  /// Gradients live in the buckets, at bucket_view(): saves one copy and its memory.
   bool gradient_as_bucket_view = false;
   /// Parameters may stay without a gradient on some or all ranks in a step: those given to prepare_for_backward, and
   /// those that are not marked until finalize.
@@ -90,14 +90,14 @@ struct ReducerOptions {
   /// A text for each buffer that broadcast_buffers() will bring, such as its name, element type and shape. Only
   /// compared.
   std::vector<std::string> buffers{};
-  /// Parameters that share buckets of their own, of any size, behind all others: exchanged at once, when the last of
-  /// them is ready.
+  /// Parameters that share buckets of their own, of any size, after all others: exchanged together, when the last one
+  /// is ready.
   std::vector<std::size_t> delayed{};
-  /// A parameter behind whose bucket the delayed ones go, as soon as they are ready, instead of behind all others.
+  /// A parameter after whose bucket the delayed ones go, as soon as they are ready, instead of after all others.
   std::optional<std::size_t> delayed_behind{};
   /// Gradients of floating-point types other than float64 are exchanged, and added, in this one of float32, float16 and
-  /// bfloat16: divided and rounded once on their way into the bucket, and converted back to their own type. For a
-  /// parameter in float16 not bfloat16, nor the reverse. Limits of buckets count gradients' bytes.
+  /// bfloat16: divided and rounded once on their way into the bucket, and converted back to their own type. float16
+  /// parameters cannot be reduced in bfloat16, or vice versa. Limits of buckets count gradients' bytes.
   std::optional<DType> reduce_dtype{};
   std::shared_ptr<CommHook> comm_hook{};  ///< instead of the average
   BucketAllocator allocator{};            ///< default: the C++ library's; ProcessGroup::allocate on CUDA devices
@@ -134,8 +134,8 @@ struct ReducerStats {
 ///
 /// Gradients on a CUDA device are copied, divided and cast by work in a stream of the Reducer's own, which no call
 /// waits for: neither mark_ready nor finalize blocks until the device is done, but for sparse gradients, which finalize
-/// takes through the CPU's memory. Not there: hooks that do not say serves_cuda(). A bucket in gradient_as_bucket_view
-/// is divided by the backend instead. What goes wrong on the device after finalize is told by later calls.
+/// takes through the CPU's memory. Hooks without serves_cuda() are refused. A bucket in gradient_as_bucket_view is
+/// divided by the backend instead. Errors on the device after finalize are reported by later calls.
 class Reducer {
  public:
   /// Collective. The memory of @p parameters is the caller's and outlives this object. Throws as above.

@@ -57,7 +57,8 @@ class TensorExecutor {
   /// What comes later in @p other waits for what is in stream() now.
   virtual void hold_back(const Stream& other) = 0;
 
-  /// Owns @p memory until what is in stream() now is over, which nobody waits for. For ever if that cannot be known.
+  /// Owns @p memory until the work now queued in stream() has finished, without blocking. Leaks it if that cannot be
+  /// determined.
   virtual void keep(std::shared_ptr<const void> memory) noexcept = 0;
 };
 

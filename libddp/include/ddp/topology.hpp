@@ -98,7 +98,7 @@ class Topology {
   Distance distance(const Gpu& gpu, const Nic& nic) const { return ddp::distance(gpu.locality, nic.locality); }
   /// GPU or NIC to NUMA node: PHB to its own one, SYS to others.
   Distance distance(const Locality& device, const NumaNode& node) const;
-  /// Bandwidth of the links between two GPUs in MB/s as hwloc or NVML tell it; 0 if there are none.
+  /// Bandwidth of the links between two GPUs in MB/s as hwloc or NVML report it; 0 if there are none.
   double link_bandwidth(const Gpu& a, const Gpu& b) const;
 
   /// Equal for machines that look the same, whatever their serial numbers, addresses and device states: for folding

@@ -1,4 +1,4 @@
-// A store of torch.distributed's for the ranks of a World, which serves nobody else.
+// A store of torch.distributed for the ranks of a World only.
 #pragma once
 
 #include <cstdint>

@@ -63,8 +63,8 @@ class [[nodiscard]] Work {
   /// Makes what is put into @p stream from now on wait for the end of the operation, without blocking this thread
   /// longer than until the operation has been started. A stream of the CPU is this thread: the same as wait(). Throws
   /// Error(invalid_argument) if the operation's backend does not run on streams, and the operation's Error if it has
-  /// failed already. One that fails later lets the stream go on: wait(), error() and the group's later calls tell it.
-  /// If the operation was captured into a graph: works while that capture continues, of which @p stream becomes a part.
+  /// failed already. One that fails later lets the stream continue: wait(), error() and the group's later calls report
+  /// it. For a captured operation: valid only during that capture; @p stream joins it.
   void order(const Stream& stream) const;
 
  private:

@@ -79,7 +79,7 @@ class World {
   /// it.
   const std::optional<Placement>& placement() const noexcept;
 
-  /// The CUDA device that this rank should use; nothing without an NVIDIA GPU that it may use. Its UUID tells whether
+  /// The CUDA device that this rank should use; nothing without an NVIDIA GPU that it may use. Its UUID shows whether
   /// two ranks mean the same one. Says what ddprun and srun --ddp have arranged (--gpus all, one), what DDP_BIND
   /// placed, or what programs choose that know their local rank only: the device of this number, evenly shared if there
   /// are too few. Needs neither CUDA nor a group. The first call reads the machine, which takes some 10 ms, and the

@@ -1,4 +1,4 @@
-// The messages with which members of a group tell each other what they are doing and why the group failed.
+// The messages with which members of a group exchange what they are doing and why the group failed.
 #pragma once
 
 #include <cstdint>

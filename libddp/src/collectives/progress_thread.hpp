@@ -1,6 +1,6 @@
-// The threads that carry on operations for which nobody waits. One of the process does it for all groups, and watches
-// the clock for them; but a call of NCCL or of a GPU's driver may hang, so each group that makes such calls has a
-// thread of its own for them.
+// The threads that carry on operations for which no thread waits. One of the process does it for all groups, and
+// watches the clock for them; but a call of NCCL or of a GPU's driver may hang, so each group that makes such calls has
+// a thread of its own for them.
 #pragma once
 
 #include <atomic>

@@ -3,7 +3,7 @@
 //
 // Each slot is guarded by its stamp, as in a seqlock: the number of the record and how far it is. A writer sets the
 // stamp to a value that says "being written", writes and sets the next value; a reader keeps what it has copied only if
-// the stamp was the same before and after. Stamps never repeat. A writer that meets another one in its slot, which has
+// the stamp was the same before and after. Stamps never repeat. A writer that finds another one in its slot, which has
 // been interrupted for a whole turn of the ring, drops its record instead of waiting.
 #pragma once
 

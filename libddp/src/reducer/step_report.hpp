@@ -1,4 +1,4 @@
-// What ranks tell each other at the end of a step: who misses gradients, and which parameters anybody has used.
+// What ranks exchange at the end of a step: who misses gradients, and which parameters any rank has used.
 #pragma once
 
 #include <cstddef>

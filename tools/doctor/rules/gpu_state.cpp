@@ -1,5 +1,5 @@
-// Rules on NVLink between GPUs by way of NVSwitches, and on GPUs that do not work as they should, by what NVML tells of
-// them.
+// Rules on NVLink between GPUs by way of NVSwitches, and on GPUs that do not work as they should, by what NVML
+// reports.
 #include <cstdlib>
 #include <map>
 #include <set>

@@ -1,4 +1,4 @@
-// Rules on RDMA devices and NCCL's filter of them.
+// Rules on RDMA devices and NCCL's filter for these.
 #include <algorithm>
 #include <cstdlib>
 #include <map>

@@ -1,4 +1,4 @@
-// A group's operations on its device: each is put into a stream, behind the caller's work, and watched by events.
+// A group's operations on its device: each is put into a stream, after the caller's work, and watched by events.
 //
 // NCCL runs without blocking: a call may reach its stream later than it returns, and until then NCCL takes no other for
 // the communicator. So one operation is launched at a time, and its end is marked when NCCL has put it into the stream.

@@ -1,4 +1,4 @@
-// A rank's socket for those with whom it may share memory. It exists before anybody knows who they are.
+// A rank's socket for those with whom it may share memory. It exists before any of them is known.
 #pragma once
 
 #include <array>

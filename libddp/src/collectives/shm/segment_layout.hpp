@@ -1,5 +1,5 @@
 // Where everything lies in the memory that the ranks of a group share. One region a rank, which only this rank writes
-// (but for the positions of readers in its rings), behind a page for all.
+// (but for the positions of readers in its rings), after a page for all.
 //
 //   | GroupControl | region of rank 0 | region of rank 1 | ...
 //   region: RankControl | StepFlag x kFlags | ResultFlag x kSlots | RingControl x ranks | slots | rings

@@ -1,5 +1,5 @@
 // How the ranks of a group come to their shared memory. The leader, rank 0, makes it and hands it to every rank that
-// proves over the leader's socket that it belongs to the group; all go on together once all have it.
+// proves over the leader's socket that it belongs to the group; all continue together once all have it.
 #pragma once
 
 #include <cstdint>

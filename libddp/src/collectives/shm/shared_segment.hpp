@@ -1,5 +1,5 @@
 // The memory of a group: an anonymous file (memfd) without a name anywhere, which the kernel frees with its last user.
-// Its size is sealed, so that no rank can make another's access fail. A rank's lock on one byte of it tells the others,
+// Its size is sealed, so that no rank can make another's access fail. A rank's lock on one byte of it shows the others,
 // also those in other PID namespaces, that the rank's process lives.
 #pragma once
 

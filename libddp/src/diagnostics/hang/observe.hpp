@@ -1,4 +1,4 @@
-// Looks at the ranks of this host several times, so that what moves differs from what stands still.
+// Looks at the ranks of this host several times, so that what moves differs from what stalls.
 #pragma once
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// Tells when none of this node's ranks gets on any more, and when one does again. Looks now and then, on a thread of
+// Reports when none of this node's ranks gets on any more, and when one does again. Looks now and then, on a thread of
 // its own, as files in /proc may block.
 #pragma once
 

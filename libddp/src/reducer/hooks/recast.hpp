@@ -1,4 +1,4 @@
-// What hooks make of buckets: copies in another floating-point type, which are sent instead of them or computed with,
+// What hooks make of buckets: copies in another floating-point type, which are sent in their place or computed with,
 // and messages; and how they are exchanged.
 #pragma once
 

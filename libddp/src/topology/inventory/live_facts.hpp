@@ -1,5 +1,5 @@
-// What hwloc does not tell about this machine: the state of network interfaces and RDMA ports, virtual functions, and
-// which GPUs this process may use. Exported XML has it too, so a recorded machine tells as much as a live one.
+// What hwloc does not know about this machine: the state of network interfaces and RDMA ports, virtual functions, and
+// which GPUs this process may use. Exported XML has it too, so a recorded machine shows as much as a live one.
 #pragma once
 
 #include <optional>

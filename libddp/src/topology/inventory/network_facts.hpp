@@ -1,4 +1,4 @@
-// What the kernel tells about network interfaces, RDMA devices and virtual functions. Reads below a given /sys: tests
+// What the kernel reports on network interfaces, RDMA devices and virtual functions. Reads below a given /sys: tests
 // lay out machines as folders.
 #pragma once
 

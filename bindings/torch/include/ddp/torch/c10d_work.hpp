@@ -27,7 +27,7 @@ namespace ddp::torch {
 
 /// For CPU tensors: wait() waits, and the future ends when the operation does. On a CUDA device wait() makes the
 /// calling thread's current stream wait, not the host, unless it is given a time; the future is complete at once, with
-/// an event behind the operation. An operation that fails later is told by wait() with a time, by isCompleted() with
+/// an event after the operation. An operation that fails later is reported by wait() with a time, by isCompleted() with
 /// exception(), and by later operations.
 class C10dWork final : public ::c10d::Work {
  public:
@@ -262,7 +262,7 @@ inline std::vector<at::Tensor> dealt_rows(const at::Tensor& tensor, const std::v
 
 // ---- Lists of tensors, as c10d's operations have them, and the one memory that libddp's have.
 
-/// For as many tensors like @p part as there are ranks, one behind the other.
+/// For as many tensors like @p part as there are ranks, one after the other.
 inline at::Tensor for_each_rank(const at::Tensor& part, int ranks) {
   std::vector<std::int64_t> shape = part.sizes().vec();
   shape.insert(shape.begin(), ranks);

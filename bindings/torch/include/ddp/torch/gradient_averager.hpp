@@ -1,4 +1,4 @@
-// Between autograd and a Reducer: tells it which gradients are final, when a backward pass begins and ends, and puts
+// Between autograd and a Reducer: reports which gradients are final, when a backward pass begins and ends, and puts
 // gradients where it wants them. What DistributedDataParallel is made of, apart from its module.
 #pragma once
 

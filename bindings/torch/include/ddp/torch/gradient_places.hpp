@@ -167,7 +167,7 @@ class GradientPlaces {
     reducer.mark_ready(index, memory_at(index), producer...);
   }
 
-  /// Tells the Reducer about all gradients that there are, since parameters may stay without a new one.
+  /// Gives the Reducer all gradients that there are, since parameters may stay without a new one.
   void place_all(Reducer& reducer) {
     for (const std::size_t index : own_) {
       if (tensors_[index].sparse) {
