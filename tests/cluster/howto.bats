@@ -1,0 +1,104 @@
+#!/usr/bin/env bats
+# The task pages in docs/howto that need Slurm, run as they stand on four nodes, and the batch script that README.md begins with;
+# tests/commands/howto.bats runs the other pages. What this cluster lacks is left out of the commands: GPUs, a module system.
+# DDP_TORCH_PYTHON: a Python that has torch (default: build/venv's), which some pages need.
+
+load ../support/spank_jobs
+load ../support/pages
+
+setup() {
+  spank_jobs_setup
+  LIMIT=300
+  export PATH="$bin:$PATH" SLURM_MPI_TYPE=pmi2
+  export LIBDDP_ROOT=$shared/libddp
+  mkdir -p "$LIBDDP_ROOT/share/libddp" "$shared/page"
+  ln -s "$root/scripts/sbatch" "$LIBDDP_ROOT/share/libddp/scripts"
+  cd "$shared/page"
+  cat >train.py <<'PROGRAM'
+import os
+print(f"rank {os.environ['RANK']} of {os.environ['WORLD_SIZE']}", flush=True)
+PROGRAM
+  cp train.py a.py
+  cp train.py b.py
+  export -f module without_gpus srun salloc ddprun sbatch job_has_ended
+}
+teardown() { cluster_jobs_teardown; }
+
+howto() { run_page "$root/docs/howto/$1.md"; }
+
+# use_torch: torch's programs are in PATH.
+use_torch() {
+  local python=${DDP_TORCH_PYTHON:-$root/build/venv/bin/python}
+  "$python" -c 'import importlib.util as i; exit(not i.find_spec("torch"))' 2>/dev/null || skip "needs PyTorch in build/venv (scripts/python-env)"
+  export PATH="${python%/*}:$PATH" OMP_NUM_THREADS=1
+}
+
+# ---- For the pages' commands: what does not exist here ---------------------------------------------------------------
+
+module() { [ "$*" = "load libddp" ] || { echo "module $*?"; return 1; }; }
+
+# Sets words: the given ones without GPUs, and two ranks a node in place of eight or one per GPU.
+without_gpus() {
+  local word
+  words=()
+  for word; do
+    case $word in
+      --gpus-per-node=* | --gpus=*) ;;
+      --ntasks-per-node=8) words+=(--ntasks-per-node=2) ;;
+      --nproc-per-node=gpu | --nproc-per-node=8) words+=(--nproc-per-node=2) ;;
+      *) words+=("$word") ;;
+    esac
+  done
+}
+srun() { without_gpus "$@" && command srun "${words[@]}"; }
+salloc() { without_gpus "$@" && command salloc "${words[@]}"; }
+ddprun() { without_gpus "$@" && command ddprun "${words[@]}"; }
+
+# Waits for the job, shows its output, and fails with it.
+sbatch() {
+  local id
+  without_gpus "$@"
+  id=$(PROCS_PER_NODE=2 command sbatch --parsable --gpus-per-node=0 --ntasks-per-node=2 --output="$PWD/sbatch.out" "${words[@]}") || return 1
+  until job_has_ended "$id"; do sleep 0.2; done
+  cat sbatch.out
+  [[ $(scontrol show job "$id") == *JobState=COMPLETED* ]]
+}
+job_has_ended() { [[ $(scontrol show job "$1") =~ JobState=(COMPLETED|FAILED|CANCELLED|TIMEOUT|NODE_FAIL) ]]; }
+
+# ---- The pages -------------------------------------------------------------------------------------------------------
+
+@test "howto: README's batch script starts a rank for each task" {
+  page_block "$root/README.md" bash >job.sbatch
+  run sbatch job.sbatch
+  succeeded
+  for rank in 0 1 2 3; do [[ $output == *"rank $rank of 4"* ]]; done
+}
+
+@test "howto: an sbatch file" {
+  howto sbatch
+  for rank in 0 3; do grep -q "rank $rank of 4" log; done
+  grep -q "rank 7 of 8" log
+}
+
+@test "howto: from torchrun" {
+  use_torch
+  howto torchrun
+}
+
+@test "howto: two jobs in one allocation" {
+  howto several-jobs
+  [ "$(grep -c "rank 7 of 8" log)" -eq 2 ]
+  [ "$(grep -c "rank 3 of 4" log)" -eq 2 ]
+}
+
+@test "howto: my job hangs" {
+  start srun --mpi=pmix -N2 --ntasks-per-node=2 --job-name=hangs "$bin/rank_program" hang sleep 3
+  says 4 READY
+  local id
+  id=$(command squeue -h -n hangs -o %A)
+  eventually 60 hangs "$id"
+  sed "s/1234/$id/" "$root/docs/howto/hang.md" >hang.md
+  run_page hang.md
+  command scancel --signal=KILL "$id"
+}
+hangs() { ! command ddp-info status "$1" >/dev/null; }

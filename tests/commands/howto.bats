@@ -1,0 +1,64 @@
+#!/usr/bin/env bats
+# The task pages in docs/howto whose commands need no Slurm, run as they stand; tests/cluster/howto.bats runs the others. Every page is
+# run by one of the two, is short, and shows no command that neither runs.
+# DDP_TORCH_PYTHON: a Python that has torch (default: build/venv's), which some pages need.
+
+load ../support/ddprun_jobs
+load ../support/pages
+
+setup() {
+  ddprun_jobs_setup
+  root=$(cd "$BATS_TEST_DIRNAME/../.." && pwd)
+  export PATH="${DDPRUN%/*}:$PATH"
+  mkdir "$BATS_TEST_TMPDIR/page"
+  cd "$BATS_TEST_TMPDIR/page"
+  # "train.py", as far as pages do not show one.
+  cat >train.py <<'PROGRAM'
+import os
+print(f"rank {os.environ['RANK']} of {os.environ['WORLD_SIZE']}", flush=True)
+PROGRAM
+}
+
+howto() { run_page "$root/docs/howto/$1.md"; }
+
+@test "howto: each page is short, begins with what to do, and is run by one test" {
+  local page name
+  for page in "$root"/docs/howto/*.md; do
+    name=$(basename "$page" .md)
+    [ "$(wc -l <"$page")" -le 60 ] || { echo "$page is longer than 60 lines"; return 1; }
+    [ "$(grep -hcE "^ *howto $name\$" "$root"/tests/{commands,cluster}/howto.bats | paste -sd+ | bc)" -eq 1 ] || { echo "$page is not run"; return 1; }
+    grep -qF "(howto/$name.md)" "$root/docs/README.md" || { echo "docs/README.md does not list $page"; return 1; }
+  done
+}
+
+@test "howto: a page that has gone stale fails" {
+  printf '```sh\nddprun --nproc-per-node=2 train.py\n```\n\n```text\nrank 1 of 7\nrank 0 ... 2\n```\n' >good.md
+  run_page good.md
+  sed 's/rank 1/rang 1/' good.md >output.md
+  run ! run_page output.md
+  [[ $output == *"not printed: rang 1 of 7"* ]]
+  sed 's/--nproc-per/--ranks-per/' good.md >option.md
+  run ! run_page option.md
+  [[ $output == *"failed: ddprun --ranks-per-node=2 train.py"* ]]
+  sed '1s/^/<!-- fails -->\n/' good.md >failure.md
+  run ! run_page failure.md
+  [[ $output == *"must fail, but did not"* ]]
+}
+
+@test "howto: a log for each rank" {
+  howto logs
+}
+
+@test "howto: which GPU, NIC and cores" {
+  howto placement
+}
+
+@test "howto: my job crashed" {
+  cat >train.py <<'PROGRAM'
+import os, time
+if os.environ["RANK"] == "2":
+    raise ValueError("sample 1184 has 3 channels, not 1")
+time.sleep(100)
+PROGRAM
+  howto crash
+}

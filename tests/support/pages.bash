@@ -1,0 +1,16 @@
+# For bats files that run what pages show: the blocks of a page become files and a script in the current folder.
+
+# page_block PAGE LANGUAGE [FILE]: the text of the page's blocks of this language and, if given, this file's.
+page_block() {
+  awk -v head="\`\`\`$2${3:+ $3}" '$0 == head {inside = 1; next} /^```/ {inside = 0} inside' "$1"
+}
+
+# run_page PAGE: runs its commands in the current folder, in this shell's environment and with its exported functions; then
+# its outputs must be among what they printed.
+run_page() {
+  local status=0
+  python3 "$root/tests/support/page.py" write "$1"
+  timeout -k 5 "${LIMIT:-300}" bash commands.sh >log 2>&1 </dev/null || status=$?
+  [ $status -eq 0 ] || { echo "commands of $1: status $status"; cat log; return 1; }
+  python3 "$root/tests/support/page.py" check "$1" log
+}
