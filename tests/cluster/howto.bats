@@ -9,7 +9,7 @@ load ../support/pages
 setup() {
   spank_jobs_setup
   LIMIT=300
-  export PATH="$bin:$PATH" SLURM_MPI_TYPE=pmi2
+  export root bin PATH="$bin:$PATH" SLURM_MPI_TYPE=pmi2
   export LIBDDP_ROOT=$shared/libddp
   mkdir -p "$LIBDDP_ROOT/share/libddp" "$shared/page"
   ln -s "$root/scripts/sbatch" "$LIBDDP_ROOT/share/libddp/scripts"
@@ -26,16 +26,12 @@ teardown() { cluster_jobs_teardown; }
 
 howto() { run_page "$root/docs/howto/$1.md"; }
 
-# use_torch: torch's programs are in PATH.
-use_torch() {
-  local python=${DDP_TORCH_PYTHON:-$root/build/venv/bin/python}
-  "$python" -c 'import importlib.util as i; exit(not i.find_spec("torch"))' 2>/dev/null || skip "needs PyTorch in build/venv (scripts/python-env)"
-  export PATH="${python%/*}:$PATH" OMP_NUM_THREADS=1
-}
-
 # ---- For the pages' commands: what does not exist here ---------------------------------------------------------------
 
-module() { [ "$*" = "load libddp" ] || { echo "module $*?"; return 1; }; }
+module() {
+  [ "$*" = "load libddp" ] || { echo "module $*?"; return 1; }
+  export CPLUS_INCLUDE_PATH=$root/libddp/include LIBRARY_PATH=${bin%/bin}/lib LD_LIBRARY_PATH=${bin%/bin}/lib
+}
 
 # Sets words: the given ones without GPUs, and two ranks a node in place of eight or one per GPU.
 without_gpus() {
@@ -74,6 +70,11 @@ job_has_ended() { [[ $(scontrol show job "$1") =~ JobState=(COMPLETED|FAILED|CAN
   for rank in 0 1 2 3; do [[ $output == *"rank $rank of 4"* ]]; done
 }
 
+@test "howto: the quickstart" {
+  use_torch
+  run_page "$root/docs/quickstart.md"
+}
+
 @test "howto: an sbatch file" {
   howto sbatch
   for rank in 0 3; do grep -q "rank $rank of 4" log; done
@@ -89,6 +90,10 @@ job_has_ended() { [[ $(scontrol show job "$1") =~ JobState=(COMPLETED|FAILED|CAN
   howto several-jobs
   [ "$(grep -c "rank 7 of 8" log)" -eq 2 ]
   [ "$(grep -c "rank 3 of 4" log)" -eq 2 ]
+}
+
+@test "howto: preemption" {
+  howto preemption
 }
 
 @test "howto: my job hangs" {

@@ -62,3 +62,8 @@ time.sleep(100)
 PROGRAM
   howto crash
 }
+
+@test "howto: restart and resume from a checkpoint" {
+  use_torch
+  howto resume
+}

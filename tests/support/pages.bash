@@ -14,3 +14,10 @@ run_page() {
   [ $status -eq 0 ] || { echo "commands of $1: status $status"; cat log; return 1; }
   python3 "$root/tests/support/page.py" check "$1" log
 }
+
+# use_torch: torch's interpreter and programs are the first in PATH.
+use_torch() {
+  local python=${DDP_TORCH_PYTHON:-$root/build/venv/bin/python}
+  "$python" -c 'import importlib.util as i; exit(not i.find_spec("torch"))' 2>/dev/null || skip "needs PyTorch in build/venv (scripts/python-env)"
+  export PATH="${python%/*}:$PATH" OMP_NUM_THREADS=1
+}
