@@ -4,6 +4,7 @@
 # DDP_TORCH_PYTHON: a Python that has torch (default: build/venv's), which some pages need.
 
 load ../support/spank_jobs
+load ../support/fake_pyxis
 load ../support/pages
 
 setup() {
@@ -22,9 +23,10 @@ PROGRAM
   cp train.py b.py
   export -f module without_gpus srun salloc ddprun sbatch job_has_ended
 }
-teardown() { cluster_jobs_teardown; }
-
-howto() { run_page "$root/docs/howto/$1.md"; }
+teardown() {
+  [ -z "${cluster:-}" ] || remove_pyxis
+  cluster_jobs_teardown
+}
 
 # ---- For the pages' commands: what does not exist here ---------------------------------------------------------------
 
@@ -56,7 +58,7 @@ sbatch() {
   without_gpus "$@"
   id=$(PROCS_PER_NODE=2 command sbatch --parsable --gpus-per-node=0 --ntasks-per-node=2 --output="$PWD/sbatch.out" "${words[@]}") || return 1
   until job_has_ended "$id"; do sleep 0.2; done
-  cat sbatch.out
+  cat "$(scontrol show job "$id" | sed -n 's/^ *StdOut=//p')"
   [[ $(scontrol show job "$id") == *JobState=COMPLETED* ]]
 }
 job_has_ended() { [[ $(scontrol show job "$1") =~ JobState=(COMPLETED|FAILED|CANCELLED|TIMEOUT|NODE_FAIL) ]]; }
@@ -96,14 +98,39 @@ job_has_ended() { [[ $(scontrol show job "$1") =~ JobState=(COMPLETED|FAILED|CAN
   howto preemption
 }
 
+# fake PROGRAM: a script in PATH, from standard input.
+fake() {
+  mkdir -p "$shared/fake"
+  { echo '#!/bin/bash'; cat; } >"$shared/fake/$1"
+  chmod +x "$shared/fake/$1"
+  export PATH="$shared/fake:$PATH"
+}
+
+@test "howto: containers and virtual environments" {
+  install_pyxis
+  python3 -m venv --without-pip venv
+  touch pytorch.sqsh pytorch.sif
+  fake apptainer <<<'[[ "$1 $2 $3 $4 $5" == "exec --nv --bind $PWD pytorch.sif" ]] || exit 2; shift 5; exec "$@"'
+  howto containers
+  [ "$(grep -c "rank 3 of 4" log)" -eq 4 ] # the two batch scripts, pyxis and Apptainer
+}
+
+@test "howto: install, check, upgrade, uninstall" {
+  unset -f module
+  . /usr/share/lmod/lmod/init/bash || skip "needs Lmod"
+  export SLURM_CONF
+  mkdir build
+  ln -s "${bin%/bin}" build/release
+  howto admin "s|/opt/libddp/0.1.0|$shared/opt|"
+}
+
 @test "howto: my job hangs" {
   start srun --mpi=pmix -N2 --ntasks-per-node=2 --job-name=hangs "$bin/rank_program" hang sleep 3
   says 4 READY
   local id
   id=$(command squeue -h -n hangs -o %A)
   eventually 60 hangs "$id"
-  sed "s/1234/$id/" "$root/docs/howto/hang.md" >hang.md
-  run_page hang.md
+  howto hang "s/1234/$id/"
   command scancel --signal=KILL "$id"
 }
 hangs() { ! command ddp-info status "$1" >/dev/null; }

@@ -3,6 +3,7 @@
 # input before anything starts, and says what is wrong.
 
 load ../support/batch_jobs
+load ../support/fake_pyxis
 
 setup() {
   batch_jobs_setup
@@ -142,42 +143,6 @@ facts='echo "FACTS $RANK $LOCAL_RANK $WORLD_SIZE $(hostname)"'
   batch SLURM_GPUS_ON_NODE=3 --gpus-per-node=0 "$templates/one_task_per_gpu.sbatch" sh -c "$facts"
   [ "$status" -eq 0 ]
   for node in n0 n1; do expect_all 3 " 6 $node"; done
-}
-
-# install_pyxis: a plugin with pyxis' options, of which it says in the tasks' environment what it got.
-install_pyxis() {
-  [ -e /usr/include/slurm/spank.h ] || skip "needs slurm/spank.h (libslurm-dev)"
-  cat >"$shared/pyxis.c" <<'SOURCE'
-#include <stdio.h>
-#include <stdlib.h>
-#include <slurm/spank.h>
-SPANK_PLUGIN(fake_pyxis, 1)
-static char values[3][4096];
-static int take(int which, const char* value, int remote) {
-  (void)remote;
-  snprintf(values[which], sizeof values[which], "%s", value);
-  return 0;
-}
-int slurm_spank_init(spank_t spank, int count, char** words) {
-  (void)count, (void)words;
-  static struct spank_option options[] = {
-    {"container-image", "IMAGE", "image", 1, 0, take},
-    {"container-mounts", "MOUNTS", "mounts", 1, 1, take},
-    {"container-workdir", "PATH", "working folder", 1, 2, take}};
-  for (int i = 0; i < 3; ++i)
-    if (spank_option_register(spank, &options[i]) != ESPANK_SUCCESS) return -1;
-  return 0;
-}
-int slurm_spank_task_init(spank_t spank, int count, char** words) {
-  (void)count, (void)words;
-  spank_setenv(spank, "FAKE_IMAGE", values[0], 1);
-  spank_setenv(spank, "FAKE_MOUNTS", values[1], 1);
-  spank_setenv(spank, "FAKE_WORKDIR", values[2], 1);
-  return 0;
-}
-SOURCE
-  cc -shared -fPIC -o "$shared/pyxis.so" "$shared/pyxis.c"
-  echo "optional $shared/pyxis.so" >"$plugins/zz_container.conf"
 }
 
 @test "container: a missing image, pyxis or plugin is refused before anything starts" {

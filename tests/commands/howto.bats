@@ -19,14 +19,12 @@ print(f"rank {os.environ['RANK']} of {os.environ['WORLD_SIZE']}", flush=True)
 PROGRAM
 }
 
-howto() { run_page "$root/docs/howto/$1.md"; }
-
 @test "howto: each page is short, begins with what to do, and is run by one test" {
   local page name
   for page in "$root"/docs/howto/*.md; do
     name=$(basename "$page" .md)
     [ "$(wc -l <"$page")" -le 60 ] || { echo "$page is longer than 60 lines"; return 1; }
-    [ "$(grep -hcE "^ *howto $name\$" "$root"/tests/{commands,cluster}/howto.bats | paste -sd+ | bc)" -eq 1 ] || { echo "$page is not run"; return 1; }
+    [ "$(grep -hcE "^ *howto $name( |\$)" "$root"/tests/{commands,cluster}/howto.bats | paste -sd+ | bc)" -eq 1 ] || { echo "$page is not run"; return 1; }
     grep -qF "(howto/$name.md)" "$root/docs/README.md" || { echo "docs/README.md does not list $page"; return 1; }
   done
 }
@@ -66,4 +64,23 @@ PROGRAM
 @test "howto: restart and resume from a checkpoint" {
   use_torch
   howto resume
+}
+
+# use_library: what the modulefile does for compilers; CMake's package is the build folder's.
+use_library() {
+  local build=${DDPRUN%/bin/ddprun}
+  export CPLUS_INCLUDE_PATH=$root/libddp/include LIBRARY_PATH=$build/lib LD_LIBRARY_PATH=$build/lib ddp_DIR=$build/package
+  page_block "$root/README.md" cpp >train.cpp
+}
+
+@test "howto: C++ and libtorch" {
+  use_library
+  howto cpp
+}
+
+@test "howto: your own backend" {
+  use_library
+  g++ -std=c++20 train.cpp -o train -lddp
+  sed 's/\.name = "example"/.name = "mine"/' "$root/tests/support/example_backend.cpp" >my_backend.cpp
+  howto backend
 }

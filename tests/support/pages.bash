@@ -5,6 +5,12 @@ page_block() {
   awk -v head="\`\`\`$2${3:+ $3}" '$0 == head {inside = 1; next} /^```/ {inside = 0} inside' "$1"
 }
 
+# howto NAME [EXPRESSION]: runs docs/howto/NAME.md, as sed's EXPRESSION changes it.
+howto() {
+  sed -e "${2:-}" "$root/docs/howto/$1.md" >"$1.md"
+  run_page "$1.md"
+}
+
 # run_page PAGE: runs its commands in the current folder, in this shell's environment and with its exported functions; then
 # its outputs must be among what they printed.
 run_page() {
