@@ -84,3 +84,14 @@ use_library() {
   sed 's/\.name = "example"/.name = "mine"/' "$root/tests/support/example_backend.cpp" >my_backend.cpp
   howto backend
 }
+
+# DDP_FRAMEWORKS_PYTHON: as in tests/python/test_frameworks.py.
+@test "howto: Lightning, Accelerate and the HF Trainer" {
+  local python=${DDP_FRAMEWORKS_PYTHON:-${DDP_TORCH_PYTHON:-$root/build/venv/bin/python}}
+  "$python" -c 'import lightning, accelerate, transformers' 2>/dev/null || skip "needs Lightning, Accelerate and transformers"
+  export PATH="${python%/*}:$PATH" OMP_NUM_THREADS=1 CUDA_VISIBLE_DEVICES=
+  cp "$root/tests/support/accelerate_job.py" accelerate_train.py
+  cp "$root/tests/support/trainer_job.py" trainer_train.py
+  howto frameworks
+  [ "$(grep -c "^TRAINED [01] 2 " log)" -eq 4 ]
+}

@@ -7,7 +7,7 @@ forget_outer_settings() {
   for name in $(compgen -e); do
     case $name in
       DDP_BIN_DIR | DDP_CLUSTER_DIR | DDP_JOBS | DDP_LMOD_INIT | DDP_MODULECMD) ;;
-      DDP_RECORDED_TOPOLOGIES | DDP_STEP | DDP_TORCH_PYTHON | SLURM_CONF) ;;
+      DDP_FRAMEWORKS_PYTHON | DDP_RECORDED_TOPOLOGIES | DDP_STEP | DDP_TORCH_PYTHON | SLURM_CONF) ;;
       SLURM_* | SLURMD_* | SBATCH_* | SALLOC_* | SRUN_*) unset "$name" ;;
       PMI_* | PMIX_* | OMPI_* | PRTE_* | MV2_COMM_WORLD_* | MPI_LOCAL*) unset "$name" ;;
       RANK | *_RANK | WORLD_SIZE | *_WORLD_SIZE | ROLE_NAME | MASTER_*) unset "$name" ;;
