@@ -44,7 +44,7 @@ configure_file(${PROJECT_SOURCE_DIR}/cmake/ddp.pc.in ${PROJECT_BINARY_DIR}/ddp.p
 install(FILES ${PROJECT_BINARY_DIR}/ddp.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT development)
 
 # Pages link each other as in the source tree, so they lie in the same order.
-foreach(pages README.md CHANGELOG.md LICENSE docs)
+foreach(pages README.md CHANGELOG.md LICENSE SECURITY.md SUPPORT.md docs)
   if(IS_DIRECTORY ${PROJECT_SOURCE_DIR}/${pages})
     install(DIRECTORY ${PROJECT_SOURCE_DIR}/${pages} DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT runtime FILES_MATCHING PATTERN *.md)
   else()
