@@ -1,5 +1,7 @@
 # For bats files about installing and packing: which build folder they are about, and what must not leak into their children.
 
+load ../support/pages
+
 # Sets BUILD and SOURCE. DDP_BIN_DIR names the folder with the programs, which lies in the build folder; default: build/dev/bin.
 find_build_folder() {
   SOURCE=$(cd "$BATS_TEST_DIRNAME/../.." && pwd)
@@ -19,9 +21,7 @@ forget_other_installations() {
 }
 
 # README.md's whole program, which prints the mean of the targets 0 to 3.
-readme_program() {
-  awk '/^```cpp/ {inside = 1; next} /^```/ {inside = 0} inside' "$SOURCE/README.md"
-}
+readme_program() { page_block "$SOURCE/README.md" cpp; }
 
 # True when the build folder has the plugin for srun. (What an earlier configuration had may still lie there.)
 has_slurm_plugin() {

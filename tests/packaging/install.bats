@@ -52,8 +52,8 @@ END
   for file in bin/ddprun bin/ddp-info bin/ddp-selftest "$LIBDIR/libddp.so" "$LIBDIR/libddp.so.${VERSION%.*}" "$LIBDIR/libddp.so.$VERSION" \
     "$LIBDIR"/cmake/ddp/{ddpConfig,ddpConfigVersion,ddpTargets}.cmake "$LIBDIR/pkgconfig/ddp.pc" \
     share/man/man1/{ddprun,ddp-info,ddp-selftest}.1 share/bash-completion/completions/{ddprun,ddp-info,ddp-selftest} share/libddp/examples/digits/{CMakeLists.txt,digits.csv} share/libddp/grafana/libddp.json \
-    share/doc/libddp/{LICENSE,README.md,CHANGELOG.md} share/doc/libddp/docs/reference/{admin,slurm,versions,known-variables,rules}.md \
-    share/doc/libddp/examples/digits/README.md; do
+    share/doc/libddp/{LICENSE,README.md,CHANGELOG.md,SECURITY.md,SUPPORT.md} share/doc/libddp/docs/reference/{admin,slurm,versions,known-variables,rules}.md \
+    share/doc/libddp/examples/digits/README.md share/doc/libddp/docs/{README.md,quickstart.md,howto/sbatch.md}; do
     [ -s "$MOVED/$file" ] || { echo "absent: $file"; return 1; }
   done
   diff <(cd "$SOURCE/libddp/include/ddp" && ls && echo torch) <(cd "$MOVED/include/ddp" && ls | grep -vx torch && echo torch)
@@ -151,10 +151,10 @@ END
   [[ $output == *"4 ranks: weights[0] = 1.500"* ]]
 }
 
-@test "the README's CMake project compiles, links and runs" {
+@test "the CMake project of docs/howto/cpp.md compiles, links and runs" {
   mkdir project
   readme_program >project/train.cpp
-  awk '/^```cmake/ {inside = 1; next} /^```/ {inside = 0} inside' "$SOURCE/README.md" >project/CMakeLists.txt
+  page_block "$SOURCE/docs/howto/cpp.md" cmake CMakeLists.txt >project/CMakeLists.txt
   [ "$(grep -c 'ddp::ddp' project/CMakeLists.txt)" -eq 1 ]
   cmake -G Ninja -S project -B build "-DCMAKE_PREFIX_PATH=$MOVED" >/dev/null
   cmake --build build
