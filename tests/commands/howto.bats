@@ -24,9 +24,23 @@ PROGRAM
   for page in "$root"/docs/howto/*.md; do
     name=$(basename "$page" .md)
     [ "$(wc -l <"$page")" -le 60 ] || { echo "$page is longer than 60 lines"; return 1; }
-    [ "$(grep -hcE "^ *howto $name( |\$)" "$root"/tests/{commands,cluster}/howto.bats | paste -sd+ | bc)" -eq 1 ] || { echo "$page is not run"; return 1; }
+    [ "$(cat "$root"/tests/{commands,cluster}/howto.bats | grep -cE "^ *howto $name( |\$)")" -eq 1 ] || { echo "$page is not run"; return 1; }
     grep -qF "(howto/$name.md)" "$root/docs/README.md" || { echo "docs/README.md does not list $page"; return 1; }
   done
+}
+
+@test "howto: links of the pages that users begin with lead to a page, and to a heading there" {
+  cd "$root"
+  python3 tests/support/page.py links README.md SUPPORT.md SECURITY.md docs/README.md docs/quickstart.md docs/howto/*.md
+  cd "$BATS_TEST_TMPDIR"
+  printf '# A b\n\n[c](#a-b) [d](https://d/e) `[f](g)`\n' >right.md
+  python3 "$root/tests/support/page.py" links right.md
+  printf '[c](right.md#a-c)\n' >wrong.md
+  run -1 python3 "$root/tests/support/page.py" links right.md wrong.md
+  [[ $output == *"wrong.md: right.md#a-c: no such heading"* ]]
+  printf '[c](left.md)\n' >wrong.md
+  run -1 python3 "$root/tests/support/page.py" links wrong.md
+  [[ $output == *"wrong.md: left.md: no such file"* ]]
 }
 
 @test "howto: a page that has gone stale fails" {
@@ -76,6 +90,12 @@ use_library() {
 @test "howto: C++ and libtorch" {
   use_library
   howto cpp
+}
+
+@test "howto: your own gradient hook" {
+  use_library
+  howto hook
+  grep -qx "gradient 0.50" log
 }
 
 @test "howto: your own backend" {

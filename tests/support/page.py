@@ -2,6 +2,7 @@
 
     page.py write PAGE        write the page's named blocks and the script commands.sh into the current folder
     page.py check PAGE LOG    fail unless each line of the page's outputs is in LOG, in which commands.sh has written
+    page.py links PAGE...     fail unless the pages' links lead to files, and to headings in them
 
 A fenced block is ```LANGUAGE FILE: the contents of FILE; ```sh: commands, run in the order of the page; ```text: output. Behind
 <!-- fails --> a block of commands must end with another status than 0. In outputs, numbers stand for any number, blanks for
@@ -48,8 +49,35 @@ def check(page, log):
                 sys.exit(f"{page} shows a line that was not printed: {line}\nprinted was:\n{said}")
 
 
+def without_code(page):
+    return re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+
+
+def headings(page):
+    """The anchors that GitHub gives them."""
+    found = re.findall(r"^#+ (.+)$", without_code(page), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", name).lower()).replace(" ", "-") for name in found}
+
+
+def links(pages):
+    wrong = []
+    for page in map(Path, pages):
+        for link in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`\n]*`", "", without_code(page))):
+            path, _, heading = link.partition("#")
+            to = page.parent / path if path else page
+            if "://" in link:
+                continue
+            if not to.exists():
+                wrong.append(f"{page}: {link}: no such file")
+            elif heading and heading not in headings(to):
+                wrong.append(f"{page}: {link}: no such heading")
+    sys.exit("\n".join(wrong) or None)
+
+
 if __name__ == "__main__":
     if sys.argv[1] == "write":
         write(sys.argv[2])
+    elif sys.argv[1] == "links":
+        links(sys.argv[2:])
     else:
         check(sys.argv[2], sys.argv[3])
