@@ -11,6 +11,7 @@ setup() {
   spank_jobs_setup
   LIMIT=300
   export root bin PATH="$bin:$PATH" SLURM_MPI_TYPE=pmi2
+  use_helper "$DDP_STEP" # the admins' page takes it away
   export LIBDDP_ROOT=$shared/libddp
   mkdir -p "$LIBDDP_ROOT/share/libddp" "$shared/page"
   ln -s "$root/scripts/sbatch" "$LIBDDP_ROOT/share/libddp/scripts"

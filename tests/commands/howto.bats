@@ -69,7 +69,7 @@ PROGRAM
   cat >train.py <<'PROGRAM'
 import os, time
 if os.environ["RANK"] == "2":
-    raise ValueError("sample 1184 has 3 channels, not 1")
+    raise ValueError("bad sample 1184")
 time.sleep(100)
 PROGRAM
   howto crash
