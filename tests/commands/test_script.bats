@@ -272,9 +272,12 @@ not ok 5 another
 
 @test "documents concern the tests of documents" {
   run -0 affected docs/reference/launching.md
-  [ "$output" = $'style\ncommands tests/commands/architecture.bats\npackaging tests/packaging/install.bats' ]
+  [ "$output" = $'style\ncommands tests/commands/architecture.bats tests/commands/howto.bats\npackaging tests/packaging/install.bats' ]
   run -0 affected README.md
   has "packaging tests/packaging/install.bats"
+  has "cluster tests/cluster/howto.bats"
+  run -0 affected .github/workflows/ci.yml
+  [ "$output" = style ]
   run affected
   [ -z "$output" ]
 }
