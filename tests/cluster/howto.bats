@@ -97,6 +97,7 @@ job_has_ended() { [[ $(scontrol show job "$1") =~ JobState=(COMPLETED|FAILED|CAN
 
 @test "howto: preemption" {
   howto preemption
+  grep -qE "^rank 0 starts at step [1-9]" log # where the first run was asked to stop
 }
 
 # fake PROGRAM: a script in PATH, from standard input.

@@ -78,6 +78,7 @@ PROGRAM
 @test "howto: restart and resume from a checkpoint" {
   use_torch
   howto resume
+  [ "$(grep -c "resumes at step 10$" log)" -eq 2 ]
 }
 
 # use_library: what the modulefile does for compilers; CMake's package is the build folder's.
