@@ -107,7 +107,7 @@ while time.monotonic() < end and not os.path.exists("'"$NOTES"'/over"):
   [[ $output == *ConnectionRefusedError* ]]
 }
 
-@test "a port that belongs to something else is no coordinator" {
+@test "a port that belongs to something else is not a coordinator" {
   python3 -c "
 import socket
 with socket.create_server(('127.0.0.1', $port)) as server:
@@ -120,5 +120,5 @@ with socket.create_server(('127.0.0.1', $port)) as server:
   run -1 "$DDPRUN" --nnodes 2 --master-port "$port" --node-rank 1 true
   echo "$output"
   [ "${#lines[@]}" -eq 1 ]
-  [[ $output == *"it is no coordinator"* ]]
+  [[ $output == *"it is not a coordinator"* ]]
 }

@@ -1,5 +1,5 @@
-// The door of a listener: accepts whoever comes, hears what must be said, and hands on who has proven to belong. Who is
-// silent, slow, wrong or one too many is hung up on without holding up anybody.
+// The door of a listener: accepts connections, hears what must be said, and hands on those that have proven to belong.
+// One that is silent, slow, wrong or one too many is closed, and holds up no other.
 #pragma once
 
 #include <sys/socket.h>

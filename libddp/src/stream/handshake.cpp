@@ -193,7 +193,7 @@ void Handshake::take_greeting() {
     greeting = parse_greeting(protocol_, received_);
   } catch (const Error& error) {
     if (accepting) throw;
-    throw failure(error.code(), error.attempted(), fmt::format("it is no {}: {}", protocol_.listener, error.cause()));
+    throw failure(error.code(), error.attempted(), fmt::format("it is not a {}: {}", protocol_.listener, error.cause()));
   }
   if (!greeting) return;
   theirs_ = *greeting;
@@ -208,7 +208,7 @@ void Handshake::take_greeting() {
   }
   if (!accepting && theirs_.key == ours_.key) {
     throw failure(ErrorCode::protocol, "reading a greeting",
-                  fmt::format("it is no {}: it echoes what it receives", protocol_.listener));
+                  fmt::format("it is not a {}: it echoes what it receives", protocol_.listener));
   }
   stage_ = Stage::details;
 }

@@ -1,5 +1,5 @@
-// What the leader of a group and its other ranks tell each other over its socket while they meet: one packet each, with
-// the file that goes along with one.
+// Packets between the leader of a group and its other ranks over its socket while they join, with the file that goes
+// along with one.
 #pragma once
 
 #include <cstdint>

@@ -131,7 +131,7 @@ TEST(Connect, AnotherServiceIsNoCoordinator) {
   }};
   const Error error = failure_of({"127.0.0.1"}, server.port(), Secret::random());
   EXPECT_EQ(error.code(), ErrorCode::protocol);
-  EXPECT_THAT(error.what(), HasSubstr("it is no coordinator"));
+  EXPECT_THAT(error.what(), HasSubstr("it is not a coordinator"));
 }
 
 TEST(Connect, ASilentServiceIsNamedAtTheDeadline) {
