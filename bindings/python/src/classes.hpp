@@ -97,6 +97,7 @@ void add_checkpoints(nanobind::module_& module);
 void add_environment(nanobind::module_& module);
 void add_group(nanobind::module_& module);
 void add_metrics(nanobind::module_& module);
+void add_named(nanobind::module_& module);
 void add_object_collectives(nanobind::class_<PythonGroup>& group);
 void add_samplers(nanobind::module_& module);
 void add_store(nanobind::module_& module);

@@ -19,6 +19,7 @@ NB_MODULE(_core, module) {
   ddp::python::add_work(module);
   ddp::python::add_store(module);
   ddp::python::add_group(module);
+  ddp::python::add_named(module);
   ddp::python::add_samplers(module);
   ddp::python::add_metrics(module);
   ddp::python::add_checkpoints(module);

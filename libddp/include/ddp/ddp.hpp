@@ -26,6 +26,7 @@
 #include <ddp/key_value_store.hpp>
 #include <ddp/metric_set.hpp>
 #include <ddp/model_averaging.hpp>
+#include <ddp/named_operations.hpp>
 #include <ddp/object_collectives.hpp>
 #include <ddp/operation.hpp>
 #include <ddp/process_group.hpp>

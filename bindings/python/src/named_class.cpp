@@ -1,0 +1,191 @@
+// libddp's operations that match by name, for libddp.horovod.
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <array>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include <ddp/named_operations.hpp>
+
+#include "classes.hpp"
+#include "errors.hpp"
+#include "interpreter.hpp"
+#include "tensor_argument.hpp"
+
+namespace ddp::python {
+namespace {
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+/// How long a signal may wait for its handler.
+constexpr std::chrono::milliseconds kLook{50};
+
+/// The last owner goes without the GIL: it ends a thread.
+class PythonNamed {
+ public:
+  explicit PythonNamed(std::shared_ptr<NamedOperations> made) : named_(std::move(made)) {}
+  PythonNamed(PythonNamed&&) = default;
+  PythonNamed& operator=(PythonNamed&&) = default;
+  ~PythonNamed() {
+    const WithoutGil released;
+    named_.reset();
+  }
+  NamedOperations* operator->() const { return named_.get(); }
+  const std::shared_ptr<NamedOperations>& shared() const { return named_; }
+
+ private:
+  std::shared_ptr<NamedOperations> named_;
+};
+
+struct PythonHandle {
+  NamedHandle handle;
+};
+
+template <class Enum, std::size_t size>
+Enum one_of(const std::array<Enum, size>& all, const std::string& name, const char* argument) {
+  for (const Enum each : all) {
+    if (name == to_string(each)) return each;
+  }
+  throw Error{{.code = ErrorCode::invalid_argument,
+               .attempted = std::string("using the argument ") + argument,
+               .cause = "'" + name + "' is none of its values"}};
+}
+
+std::chrono::milliseconds seconds(double value) {
+  return std::chrono::ceil<std::chrono::milliseconds>(std::chrono::duration<double>(value));
+}
+
+PythonNamed make(PythonGroup& group, std::size_t fusion_bytes, double stall_check, double stall_shutdown) {
+  const NamedOptions options{
+      .fusion_bytes = fusion_bytes, .stall_check = seconds(stall_check), .stall_shutdown = seconds(stall_shutdown)};
+  return PythonNamed(
+      interruptible([parent = *group, options] { return std::make_shared<NamedOperations>(parent, options); }));
+}
+
+PythonHandle submit(PythonNamed& named, const std::string& kind, nb::bytes name, int set, const nb::iterable& tensors,
+                    const std::string& op, int root, std::vector<std::int64_t> splits, bool on_gpu, double prescale,
+                    double postscale) {
+  constexpr std::array kKinds{NamedKind::all_reduce, NamedKind::all_gather,     NamedKind::broadcast,
+                              NamedKind::all_to_all, NamedKind::reduce_scatter, NamedKind::barrier};
+  constexpr std::array kOps{ReduceOp::sum, ReduceOp::avg, ReduceOp::min, ReduceOp::max, ReduceOp::product};
+  release_dropped_objects();
+  TensorArguments arguments;
+  NamedCall call{.kind = one_of(kKinds, kind, "kind"), .name = {name.c_str(), name.size()}, .set = set};
+  const bool writes = call.kind == NamedKind::all_reduce || call.kind == NamedKind::broadcast;
+  for (const nb::handle tensor : tensors)
+    call.tensors.push_back(arguments.add(tensor, "tensors", writes ? Access::write : Access::read));
+  call.op = one_of(kOps, op, "op");
+  call.root = root;
+  call.splits = std::move(splits);
+  call.device = on_gpu ? DeviceType::cuda : DeviceType::cpu;
+  call.prescale = prescale;
+  call.postscale = postscale;
+  call.keep_alive = arguments.owner();
+  const WithoutGil released;
+  return {named->submit(std::move(call))};
+}
+
+bool done(const PythonHandle& handle) {
+  const WithoutGil released;
+  return handle.handle.done();
+}
+
+void wait(const PythonHandle& handle) {
+  const auto ended = [&handle] {
+    const WithoutGil released;
+    return handle.handle.wait(Deadline::after(kLook));
+  };
+  while (!ended()) {
+    if (PyErr_CheckSignals() != 0) throw nb::python_error();
+  }
+  release_dropped_objects();
+  if (const auto error = handle.handle.error()) throw Error{*error};
+}
+
+using Rows = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig>;
+
+nb::list results(const PythonHandle& handle) {
+  nb::list all;
+  for (const NamedResult& result : handle.handle.results()) {
+    auto owner = std::make_unique<std::shared_ptr<std::byte>>(result.memory);
+    const nb::capsule capsule(owner.get(),
+                              [](void* old) noexcept { delete static_cast<std::shared_ptr<std::byte>*>(old); });
+    static_cast<void>(owner.release());
+    const Rows bytes(reinterpret_cast<std::uint8_t*>(result.memory.get()), {result.bytes}, capsule);
+    all.append(nb::make_tuple(bytes, result.rows));
+  }
+  return all;
+}
+
+nb::dict counts(const PythonNamed& named) {
+  const NamedCounts all = named->counts();
+  nb::dict made;
+  made["negotiated"] = all.negotiated;
+  made["learned"] = all.learned;
+  made["fused"] = all.fused;
+  made["messages"] = all.messages;
+  made["wake_ups"] = all.wake_ups;
+  return made;
+}
+
+constexpr std::chrono::seconds kLongest{10L * 365 * 24 * 3600};
+
+}  // namespace
+
+void add_named(nb::module_& module) {
+  nb::class_<PythonHandle>(module, "NamedHandle", "A submitted operation of NamedOperations.")
+      .def("done", &done, "Whether it has ended, successfully or not. Never blocks.")
+      .def("wait", &wait, "Returns when it has ended; raises its error.")
+      .def("results", &results, nb::sig("def results(self) -> list[tuple[typing.Any, list[int]]]"),
+           "Of all_gather, all_to_all and reduce_scatter: for each tensor its bytes (DLPack, uint8), and the rows that "
+           "came from each rank.")
+      .def("last_joined", [](const PythonHandle& handle) { return handle.handle.last_joined(); });
+  nb::class_<PythonNamed>(module, "NamedOperations",
+                          "Operations on CPU tensors that match by set, kind and name, in any order, from any thread.")
+      .def(
+          "__init__",
+          [](PythonNamed* self, PythonGroup& group, std::size_t fusion_bytes, double stall_check,
+             double stall_shutdown) { new (self) PythonNamed(make(group, fusion_bytes, stall_check, stall_shutdown)); },
+          "group"_a, nb::kw_only(), "fusion_bytes"_a, "stall_check"_a, "stall_shutdown"_a,
+          "Collective over the group. Seconds; 0: no report, and the group's timeout.")
+      .def("submit", &submit, "kind"_a, "name"_a, nb::kw_only(), "set"_a = 0, "tensors"_a = nb::make_tuple(),
+           "op"_a = "sum", "root"_a = 0, "splits"_a = std::vector<std::int64_t>{}, "on_gpu"_a = false,
+           "prescale"_a = 1.0, "postscale"_a = 1.0,
+           nb::sig("def submit(self, kind: str, name: bytes, *, set: int = 0, tensors: "
+                   "collections.abc.Iterable[libddp._types.Tensor] = (), op: str = 'sum', root: int = 0, splits: "
+                   "collections.abc.Sequence[int] = (), on_gpu: bool = False, prescale: float = 1.0, postscale: float "
+                   "= 1.0) -> NamedHandle"))
+      .def("join",
+           [](PythonNamed& named) {
+             const WithoutGil released;
+             return PythonHandle{named->join()};
+           })
+      .def(
+          "add_set",
+          [](PythonNamed& named, const std::vector<int>& ranks) {
+            return interruptible(
+                [shared = named.shared(), ranks] { return shared->add_set(ranks, Deadline::after(kLongest)); });
+          },
+          "ranks"_a, "Collective over all ranks.")
+      .def(
+          "remove_set",
+          [](PythonNamed& named, int number) {
+            run_interruptibly(
+                [shared = named.shared(), number] { shared->remove_set(number, Deadline::after(kLongest)); });
+          },
+          "number"_a, "Collective over all ranks.")
+      .def("shutdown",
+           [](PythonNamed& named) {
+             const WithoutGil released;
+             named->shutdown();
+           })
+      .def("counts", &counts, nb::sig("def counts(self) -> dict[str, int]"));
+}
+
+}  // namespace ddp::python

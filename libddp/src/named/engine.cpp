@@ -1,0 +1,493 @@
+// The agreement of ranks, and the ends of operations. Steps of groups: named/steps.cpp.
+#include "named/engine.hpp"
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/errors.hpp"
+#include "base/log.hpp"
+#include "base/message.hpp"
+#include "named/comparison.hpp"
+
+namespace ddp::named {
+namespace {
+
+// How long an operation that is waited for, and any other, may be held for its turn in the learned order while this
+// rank has not submitted those before it.
+constexpr std::chrono::milliseconds kHeldWhileAwaited{1};
+constexpr std::chrono::milliseconds kHeld{50};
+// A thread that waits looks at least so often.
+constexpr std::chrono::milliseconds kLook{50};
+constexpr std::chrono::seconds kLastSteps{5};
+
+ProcessGroup group_of_all(const ProcessGroup& parent) {
+  ProcessGroup group = parent;
+  std::vector<int> all(static_cast<std::size_t>(group.size()));
+  for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<int>(i);
+  return *group.new_group(all);
+}
+
+}  // namespace
+
+Engine::Engine(const ProcessGroup& parent, const NamedOptions& options)
+    : parent_(parent),
+      options_(options),
+      own_(parent.global_ranks()[static_cast<std::size_t>(parent.rank())]),
+      limit_(options.stall_shutdown.count() > 0 ? options.stall_shutdown : parent.timeout()),
+      star_(parent_) {
+  sets_.emplace(0, std::make_shared<SetState>(0, group_of_all(parent)));
+  if (parent.rank() == 0) coordinator_.emplace(parent.global_ranks(), options.fusion_bytes);
+}
+
+Engine::~Engine() = default;
+
+SetState& Engine::set_of(const Lock& /*lock*/, int number, const std::string& attempted) {
+  if (end_) throw Error{*end_};
+  const auto found = sets_.find(number);
+  if (found != sets_.end()) return *found->second;
+  base::throw_invalid_argument(attempted, fmt::format("this rank is not in process set {}, or it was removed", number),
+                               "submit operations on the ranks of the set only");
+}
+
+Engine::PendingPointer Engine::submit(Request request, NamedCall call) {
+  fork_guard_.check(name_of(request.key));
+  auto pending = std::make_shared<Pending>();
+  pending->subject = std::make_shared<Subject>();
+  pending->subject->tensors = std::move(call.tensors);
+  pending->subject->splits = std::move(call.splits);
+  pending->subject->keep_alive = std::move(call.keep_alive);
+  pending->subject->request = std::move(request);
+  pending->set = call.set;
+  pending->since = Deadline::Clock::now();
+  {
+    Lock lock(mutex_);
+    const Key& key = pending->subject->request.key;
+    SetState& set = set_of(lock, call.set, name_of(key));
+    if (!set.active.emplace(key, pending).second) {
+      base::throw_invalid_argument(name_of(key), "an operation of this name is under way",
+                                   "wait for it, or give another name");
+    }
+    hold(lock, set, pending);
+    if (!set.order && !set.unsent.empty()) {
+      if (parent_.size() == 1) {
+        flush(lock);
+        decide(lock);
+      } else if (!std::exchange(woken_, true)) {
+        star_.wake();
+      }
+    }
+  }
+  advance_all();
+  return pending;
+}
+
+/// Announces it, or keeps it for its turn.
+void Engine::hold(const Lock& lock, SetState& set, PendingPointer pending) {
+  const Request& request = pending->subject->request;
+  if (!set.order) {
+    pending->phase = Pending::Phase::announced;
+    set.unsent.push_back(request);
+    return;
+  }
+  pending->phase = Pending::Phase::held;
+  const auto known = set.known.find(request.key);
+  const bool fits = set.order->contains(request.key) && known != set.known.end() &&
+                    known->second == compared_part(request.key.kind, request.facts);
+  fits ? set.order->held(request.key) : static_cast<void>(set.ending = true);
+  offer_token(lock, set);
+}
+
+Engine::PendingPointer Engine::join() {
+  fork_guard_.check("joining named operations");
+  auto pending = std::make_shared<Pending>();
+  pending->since = Deadline::Clock::now();
+  {
+    Lock lock(mutex_);
+    if (end_) throw Error{*end_};
+    if (joined_) base::throw_invalid_argument("join()", "this rank has joined already", "join once");
+    joined_ = pending;
+    flush(lock);
+    send(lock, {Joined{}});
+    for (auto& [number, set] : sets_) {
+      if (!set->order) continue;
+      set->ending = true;
+      offer_token(lock, *set);
+    }
+    decide(lock);
+  }
+  advance_all();
+  return pending;
+}
+
+void Engine::flush(const Lock& lock) {
+  woken_ = false;
+  for (auto& [number, set] : sets_) {
+    if (set->unsent.empty()) continue;
+    send(lock, {Announcement{.set = number, .epoch = set->epoch, .requests = std::exchange(set->unsent, {})}});
+  }
+}
+
+void Engine::send(const Lock& /*lock*/, ToCoordinator message) {
+  if (!coordinator_) {
+    ++counts_.messages;
+    return star_.send(0, base::encode(message));
+  }
+  if (auto* const announcement = std::get_if<Announcement>(&message.content))
+    coordinator_->announce(own_, std::move(*announcement), Deadline::Clock::now());
+  if (std::holds_alternative<Joined>(message.content)) coordinator_->join(own_);
+}
+
+/// Of rank 0.
+void Engine::decide(const Lock& lock) {
+  if (!coordinator_) return;
+  const auto& world = parent_.global_ranks();
+  for (auto& [rank, message] : coordinator_->decide()) {
+    if (rank == own_) {
+      apply(lock, std::move(message));
+      continue;
+    }
+    ++counts_.messages;
+    star_.send(static_cast<int>(std::find(world.begin(), world.end(), rank) - world.begin()), base::encode(message));
+  }
+}
+
+void Engine::apply(const Lock& lock, FromCoordinator message) {
+  if (auto* const decision = std::get_if<Decision>(&message.content)) apply_decision(lock, *decision);
+  if (auto* const learned = std::get_if<Learned>(&message.content)) apply_learned(lock, *learned);
+  if (const auto* const all = std::get_if<AllJoined>(&message.content); all != nullptr && joined_) {
+    joined_->last_joined = all->last;
+    finish(lock, *std::exchange(joined_, nullptr), std::nullopt);
+  }
+  if (auto* const ended = std::get_if<Ended>(&message.content)) end_all(lock, Error{std::move(ended->error)});
+}
+
+void Engine::apply_decision(const Lock& lock, Decision& decision) {
+  const auto found = sets_.find(decision.set);
+  if (found == sets_.end()) return;
+  SetState& set = *found->second;
+  for (auto& batch : decision.batches) {
+    std::vector<PendingPointer> operations;
+    std::vector<std::shared_ptr<Subject>> subjects;
+    for (Request& request : batch) {
+      const auto own = set.active.find(request.key);
+      if (own == set.active.end()) {  // this rank has joined
+        subjects.push_back(stand_in(request));
+        continue;
+      }
+      const Facts& facts = own->second->subject->request.facts;
+      set.known.insert_or_assign(request.key, compared_part(request.key.kind, facts));
+      own->second->phase = Pending::Phase::running;
+      operations.push_back(own->second);
+      subjects.push_back(own->second->subject);
+    }
+    counts_.negotiated += subjects.size();
+    push(lock, set, std::move(operations), std::move(subjects));
+  }
+  for (Failure& failure : decision.failures) {
+    const auto own = set.active.find(failure.key);
+    if (own != set.active.end()) finish(lock, *PendingPointer(own->second), Error{std::move(failure.error)});
+  }
+}
+
+void Engine::apply_learned(const Lock& lock, Learned& learned) {
+  const auto found = sets_.find(learned.set);
+  if (found == sets_.end()) return;
+  SetState& set = *found->second;
+  set.epoch = learned.epoch;
+  set.order.emplace(std::move(learned.batches));
+  set.ending = joined_ != nullptr;
+  set.unsent.clear();
+  for (const auto& [key, pending] : set.active) {
+    if (pending->phase != Pending::Phase::announced) continue;
+    pending->since = Deadline::Clock::now();
+    hold(lock, set, pending);
+  }
+  offer_token(lock, set);
+}
+
+/// All ranks of the set do it behind the same batch.
+void Engine::leave_order(const Lock& lock, SetState& set) {
+  ++set.epoch;
+  set.order.reset();
+  set.ending = false;
+  for (const auto& [key, pending] : set.active) {
+    if (pending->phase == Pending::Phase::held) hold(lock, set, pending);
+  }
+  if (!set.unsent.empty() && !std::exchange(woken_, true)) star_.wake();
+}
+
+/// What is held since @p limit, though this rank could not go on: the operations before it may not come.
+void Engine::leave_where_stuck(const Lock& lock, SetState& set, Pending::Time limit) {
+  if (!set.order || set.token || set.running || !set.queue.empty()) return;
+  const bool stuck = std::any_of(set.active.begin(), set.active.end(), [limit](const auto& each) {
+    return each.second->phase == Pending::Phase::held && each.second->since <= limit;
+  });
+  if (!stuck) return;
+  set.ending = true;
+  offer_token(lock, set);
+}
+
+void Engine::arrived(int rank, const Bytes& message) {
+  Lock lock(mutex_);
+  if (!coordinator_) return apply(lock, base::decode<FromCoordinator>(message));
+  const int who = parent_.global_ranks()[static_cast<std::size_t>(rank)];
+  auto content = base::decode<ToCoordinator>(message).content;
+  if (auto* const announcement = std::get_if<Announcement>(&content))
+    coordinator_->announce(who, std::move(*announcement), Deadline::Clock::now());
+  if (std::holds_alternative<Joined>(content)) coordinator_->join(who);
+  if (auto* const leaving = std::get_if<Leaving>(&content); leaving != nullptr && !end_) {
+    const Error error{std::move(leaving->error)};
+    tell_end(lock, error);
+    end_all(lock, error);
+  }
+}
+
+void Engine::lost(int rank, const std::string& cause) {
+  Lock lock(mutex_);
+  if (end_) return;
+  const int who = parent_.global_ranks()[static_cast<std::size_t>(rank)];
+  const Error error{{.code = ErrorCode::peer_lost,
+                     .attempted = "agreeing on named operations",
+                     .cause = fmt::format("rank {} has died or left: {}", who, cause),
+                     .ranks = {who},
+                     .hint = "its own output says why"}};
+  tell_end(lock, error);
+  end_all(lock, error);
+}
+
+/// By rank 0 to all, by others to rank 0.
+void Engine::tell_end(const Lock& /*lock*/, const Error& error) {
+  if (!coordinator_) return star_.send(0, base::encode(ToCoordinator{Leaving{.error = error.detail()}}));
+  const Bytes message = base::encode(FromCoordinator{Ended{.error = error.detail()}});
+  for (int rank = 1; rank < parent_.size(); ++rank) star_.send(rank, message);
+}
+
+std::optional<Deadline> Engine::round() {
+  std::optional<Deadline> next;
+  {
+    Lock lock(mutex_);
+    if (!end_) {
+      flush(lock);
+      decide(lock);
+      next = look_after_waiting(lock);
+    }
+  }
+  advance_all();
+  return next;
+}
+
+std::optional<Deadline> Engine::look_after_waiting(const Lock& lock) {
+  std::optional<Deadline> next;
+  const auto now = Deadline::Clock::now();
+  const auto sooner = [&next](Deadline when) { next = next ? earlier(*next, when) : when; };
+  for (auto& [number, set] : sets_) {
+    leave_where_stuck(lock, *set, now - kHeld);
+    const bool holds = set->order && std::any_of(set->active.begin(), set->active.end(), [](const auto& each) {
+                         return each.second->phase == Pending::Phase::held;
+                       });
+    if (holds && !set->token) sooner(Deadline::after(kHeld));
+  }
+  if (coordinator_) {
+    if (const auto oldest = coordinator_->oldest()) sooner(report_stalls(lock, *oldest));
+  }
+  return next;
+}
+
+/// @return when to look again.
+Deadline Engine::report_stalls(const Lock& lock, Pending::Time oldest) {
+  const auto now = Deadline::Clock::now();
+  if (const auto overdue = coordinator_->overdue(now - limit_)) {
+    const Error error{*overdue};
+    tell_end(lock, error);
+    end_all(lock, error);
+  }
+  Deadline next{oldest + limit_};
+  if (options_.stall_check.count() == 0) return next;
+  const auto since = reported_ && *reported_ > oldest ? *reported_ : oldest;
+  if (now - since < options_.stall_check) return earlier(next, Deadline{since + options_.stall_check});
+  reported_ = now;
+  for (const std::string& line : coordinator_->stalled(now - options_.stall_check)) {
+    base::log(base::LogLevel::warning, "for more than {} s, {}", options_.stall_check.count() / 1000, line);
+  }
+  return earlier(next, Deadline::after(options_.stall_check));
+}
+
+bool Engine::done(const Pending& pending) {
+  const Lock lock(mutex_);
+  return pending.phase == Pending::Phase::done;
+}
+
+bool Engine::wait(Pending& pending, Deadline deadline) {
+  fork_guard_.check("waiting for a named operation");
+  for (;;) {
+    std::optional<Work> current;
+    {
+      Lock lock(mutex_);
+      if (pending.phase == Pending::Phase::done) return true;
+      if (deadline.expired()) return false;
+      if (woken_ && !end_) {
+        flush(lock);
+        decide(lock);
+      }
+      const auto set = sets_.find(pending.set);
+      if (set != sets_.end()) {
+        leave_where_stuck(lock, *set->second, Deadline::Clock::now() - kHeldWhileAwaited);
+        current = set->second->current;
+        const bool idle = !current && set->second->queue.empty();
+        if (idle && pending.phase != Pending::Phase::done) {
+          const Deadline soon = Deadline::after(pending.phase == Pending::Phase::held ? kHeldWhileAwaited : kLook);
+          changed_.wait_until(lock, earlier(deadline, soon).when());
+        }
+      } else if (pending.phase != Pending::Phase::done) {
+        changed_.wait_until(lock, earlier(deadline, Deadline::after(kLook)).when());
+      }
+    }
+    advance_all();
+    if (!current) continue;
+    try {
+      current->wait(earlier(deadline, Deadline::after(kLook)));
+    } catch (const Error&) {  // its own end, or that it runs still
+    }
+    std::this_thread::yield();  // another thread may be about to make use of its end
+  }
+}
+
+int Engine::add_set(const std::vector<int>& ranks, Deadline deadline) {
+  const std::lock_guard changing(changing_sets_);
+  std::vector<int> sorted = ranks;
+  std::sort(sorted.begin(), sorted.end());
+  sorted.erase(std::unique(sorted.begin(), sorted.end()), sorted.end());
+  const auto& world = parent_.global_ranks();
+  std::vector<int> places;
+  for (const int rank : sorted) {
+    const auto place = std::find(world.begin(), world.end(), rank);
+    if (place == world.end() || sorted.size() != ranks.size()) {
+      base::throw_invalid_argument(
+          "adding a process set",
+          place == world.end() ? fmt::format("rank {} is none of the job", rank) : "a rank is in it twice",
+          "give ranks of the job, each once");
+    }
+    places.push_back(static_cast<int>(place - world.begin()));
+  }
+  if (sorted.empty()) base::throw_invalid_argument("adding a process set", "it has no ranks", "give at least one");
+  Request request{.key = {.kind = Kind::add_set, .name = fmt::format("#{}", ++changes_)}, .facts = {.ranks = sorted}};
+  const PendingPointer pending = submit(std::move(request), {});
+  if (!wait(*pending, deadline)) {
+    throw Error{{.code = ErrorCode::timeout,
+                 .attempted = "adding a process set",
+                 .cause = "not all ranks did it in time",
+                 .hint = "add it on all ranks"}};
+  }
+  if (pending->error) throw Error{*pending->error};
+  auto group = parent_.new_group(places);
+  const Lock lock(mutex_);
+  const int number = ++added_;
+  if (group) sets_.emplace(number, std::make_shared<SetState>(number, std::move(*group)));
+  return number;
+}
+
+void Engine::remove_set(int number, Deadline deadline) {
+  const std::lock_guard changing(changing_sets_);
+  if (number == 0) base::throw_invalid_argument("removing a process set", "it is that of all ranks", {});
+  Request request{.key = {.kind = Kind::remove_set, .name = fmt::format("#{}", ++changes_)},
+                  .facts = {.ranks = {number}}};
+  const PendingPointer pending = submit(std::move(request), {});
+  if (!wait(*pending, deadline)) {
+    throw Error{{.code = ErrorCode::timeout,
+                 .attempted = "removing a process set",
+                 .cause = "not all ranks did it in time",
+                 .hint = "remove it on all ranks"}};
+  }
+  if (pending->error) throw Error{*pending->error};
+  SetPointer removed;  // goes without the mutex
+  Lock lock(mutex_);
+  const auto found = sets_.find(number);
+  if (found == sets_.end()) return;
+  removed = found->second;
+  end_set(lock, *removed,
+          Error{{.code = ErrorCode::aborted,
+                 .attempted = fmt::format("using process set {}", number),
+                 .cause = "it has been removed"}});
+  sets_.erase(found);
+  lock.unlock();
+}
+
+std::vector<int> Engine::ranks_of(int number) {
+  Lock lock(mutex_);
+  return set_of(lock, number, "asking for a process set").group.global_ranks();
+}
+
+void Engine::finish(const Lock& /*lock*/, Pending& pending, const std::optional<Error>& error) {
+  if (pending.phase == Pending::Phase::done) return;
+  pending.error = error;
+  pending.phase = Pending::Phase::done;
+  if (pending.subject) {
+    if (const auto set = sets_.find(pending.set); set != sets_.end())
+      set->second->active.erase(pending.subject->request.key);
+    pending.subject->tensors.clear();
+    pending.subject->keep_alive.reset();
+  }
+  changed_.notify_all();
+}
+
+/// What runs goes on: all ranks have agreed on it.
+void Engine::end_set(const Lock& lock, SetState& set, const Error& error) {
+  std::vector<PendingPointer> waiting;
+  for (const auto& [key, pending] : set.active) {
+    if (pending->phase != Pending::Phase::running) waiting.push_back(pending);
+  }
+  for (const PendingPointer& pending : waiting) {
+    finish(lock, *pending, error);
+    set.active.erase(pending->subject->request.key);
+  }
+  set.unsent.clear();
+}
+
+void Engine::end_all(const Lock& lock, const Error& error) {
+  if (!end_) end_ = error;
+  for (auto& [number, set] : sets_) {
+    // a rank that has left regularly may have left behind what is under way: then the token says so, or fails
+    if (error.code() == ErrorCode::aborted && set->token) continue;
+    end_set(lock, *set, error);
+  }
+  if (joined_) finish(lock, *std::exchange(joined_, nullptr), error);
+  changed_.notify_all();
+}
+
+void Engine::shutdown() noexcept {
+  std::map<int, SetPointer> gone;
+  try {
+    Lock lock(mutex_);
+    if (fork_guard_.forked()) return;
+    const Error error{{.code = ErrorCode::aborted,
+                       .attempted = "using named operations",
+                       .cause = fmt::format("rank {} has shut them down", own_),
+                       .ranks = {own_},
+                       .hint = "let all ranks submit the same operations before one leaves"}};
+    if (!end_) tell_end(lock, error);
+    end_all(lock, error);
+    changed_.wait_until(lock, Deadline::after(kLastSteps).when(), [this] {
+      return std::all_of(sets_.begin(), sets_.end(), [](const auto& each) {
+        return (!each.second->running || each.second->running->token) && each.second->queue.empty();
+      });
+    });
+    for (auto& [number, set] : sets_) end_set(lock, *set, error);
+  } catch (const std::exception& problem) {
+    base::log(base::LogLevel::error, "ending named operations failed: {}", problem.what());
+  }
+  star_.end();
+  const Lock lock(mutex_);
+  gone.swap(sets_);
+}
+
+NamedCounts Engine::counts() {
+  const Lock lock(mutex_);
+  NamedCounts counts = counts_;
+  counts.wake_ups = star_.wake_ups();
+  return counts;
+}
+
+}  // namespace ddp::named

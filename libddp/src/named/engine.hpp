@@ -1,0 +1,106 @@
+// A rank's named operations: from submission to the end, in step with what rank 0 decides or the learned order says.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ddp/named_operations.hpp>
+
+#include "collectives/group_engine.hpp"
+#include "named/coordinator.hpp"
+#include "named/set_state.hpp"
+#include "named/star.hpp"
+
+namespace ddp::named {
+
+/// Thread-safe. Functions with a Lock are called with the mutex.
+class Engine final : public StarUser, public std::enable_shared_from_this<Engine> {
+ public:
+  using PendingPointer = std::shared_ptr<Pending>;
+
+  /// Collective.
+  Engine(const ProcessGroup& parent, const NamedOptions& options);
+  ~Engine() override;
+  void start() { star_.begin(*this); }
+
+  PendingPointer submit(Request request, NamedCall call);
+  PendingPointer join();
+  bool wait(Pending& pending, Deadline deadline);
+  bool done(const Pending& pending);
+  int add_set(const std::vector<int>& ranks, Deadline deadline);
+  void remove_set(int number, Deadline deadline);
+  std::vector<int> ranks_of(int number);
+  int own_rank() const noexcept { return own_; }
+  void shutdown() noexcept;
+  NamedCounts counts();
+
+ private:
+  using Lock = std::unique_lock<std::mutex>;
+  using SetPointer = std::shared_ptr<SetState>;
+
+  // StarUser
+  void arrived(int rank, const Bytes& message) override;
+  void lost(int rank, const std::string& cause) override;
+  std::optional<Deadline> round() override;
+
+  // agreement
+  SetState& set_of(const Lock& lock, int number, const std::string& attempted);
+  void hold(const Lock& lock, SetState& set, PendingPointer pending);
+  void flush(const Lock& lock);
+  void send(const Lock& lock, ToCoordinator message);
+  void decide(const Lock& lock);
+  void apply(const Lock& lock, FromCoordinator message);
+  void apply_decision(const Lock& lock, Decision& decision);
+  void apply_learned(const Lock& lock, Learned& learned);
+  void leave_order(const Lock& lock, SetState& set);
+  void leave_where_stuck(const Lock& lock, SetState& set, Pending::Time limit);
+  std::optional<Deadline> look_after_waiting(const Lock& lock);
+  Deadline report_stalls(const Lock& lock, Pending::Time oldest);
+
+  // steps
+  void offer_token(const Lock& lock, SetState& set);
+  void push(const Lock& lock, SetState& set, std::vector<PendingPointer> operations,
+            std::vector<std::shared_ptr<Subject>> subjects);
+  void advance_all();
+  void advance(const SetPointer& set);
+  void drive(const SetPointer& set);
+  std::optional<Work> start_token(SetState& set, Token& token);
+  void ended(const SetPointer& set, const std::optional<Error>& error);
+  void finish_step(const SetPointer& set, const std::optional<Error>& error);
+  void take_token(const Lock& lock, SetState& set, const Token& token);
+
+  // ends
+  void finish(const Lock& lock, Pending& pending, const std::optional<Error>& error);
+  void end_all(const Lock& lock, const Error& error);
+  void end_set(const Lock& lock, SetState& set, const Error& error);
+  void tell_end(const Lock& lock, const Error& error);
+
+  ProcessGroup parent_;
+  const NamedOptions options_;
+  const int own_;
+  const std::chrono::milliseconds limit_;  ///< of what waits for other ranks
+  const collectives::ForkGuard fork_guard_;
+  Star star_;
+
+  std::mutex changing_sets_;
+  std::uint64_t changes_ = 0;  ///< calls of add_set and remove_set
+
+  std::mutex mutex_;  ///< guards what follows
+  std::condition_variable changed_;
+  std::map<int, SetPointer> sets_;
+  std::optional<Coordinator> coordinator_;  ///< of rank 0
+  PendingPointer joined_;
+  std::optional<Error> end_;
+  bool woken_ = false;  ///< the star's thread will flush
+  int added_ = 0;
+  std::optional<Pending::Time> reported_;
+  NamedCounts counts_;
+};
+
+}  // namespace ddp::named

@@ -1,0 +1,161 @@
+// What ranks tell rank 0 of their named operations, and what it answers.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <ddp/error.hpp>
+#include <ddp/named_operations.hpp>
+
+#include "base/message_fields.hpp"
+
+namespace ddp::named {
+
+inline constexpr std::size_t kMostNameBytes = 4096;
+
+/// NamedKind and what only the engine asks for.
+enum class Kind : std::uint8_t {
+  all_reduce,
+  all_gather,
+  broadcast,
+  all_to_all,
+  reduce_scatter,
+  barrier,
+  add_set,
+  remove_set
+};
+inline Kind kind_of(NamedKind kind) noexcept { return static_cast<Kind>(kind); }
+
+/// What belongs together within a set.
+struct Key {
+  Kind kind = Kind::barrier;
+  std::string name{};
+  friend auto operator<=>(const Key&, const Key&) = default;
+};
+constexpr auto description(const Key*) {
+  return base::describe({"key of a named operation"}, base::fields<&Key::kind>(base::kUpTo<Kind::remove_set>),
+                        base::fields<&Key::name>(base::Rule{.longest = kMostNameBytes}));
+}
+
+struct TensorFacts {
+  DType dtype = DType::float32;
+  std::vector<std::int64_t> shape{};
+  friend bool operator==(const TensorFacts&, const TensorFacts&) = default;
+};
+constexpr auto description(const TensorFacts*) {
+  return base::describe({"facts of a tensor"}, base::fields<&TensorFacts::dtype>(base::kUpTo<DType::complex128>),
+                        base::fields<&TensorFacts::shape>(base::kCount));
+}
+
+/// What must fit together, besides the key.
+struct Facts {
+  std::vector<TensorFacts> tensors{};
+  ReduceOp op = ReduceOp::sum;
+  DeviceType device = DeviceType::cpu;
+  int root = 0;
+  double prescale = 1;
+  double postscale = 1;
+  std::vector<int> ranks{};  ///< of add_set; of remove_set its number
+  friend bool operator==(const Facts&, const Facts&) = default;
+};
+constexpr auto description(const Facts*) {
+  return base::describe({"facts of a named operation"}, base::fields<&Facts::tensors>(),
+                        base::fields<&Facts::op>(base::kUpTo<ReduceOp::product>),
+                        base::fields<&Facts::device>(base::kUpTo<DeviceType::cuda>), base::fields<&Facts::root>(),
+                        base::fields<&Facts::prescale, &Facts::postscale>(), base::fields<&Facts::ranks>(base::kCount));
+}
+
+struct Request {
+  Key key{};
+  Facts facts{};
+};
+constexpr auto description(const Request*) {
+  return base::describe({"named operation"}, base::fields<&Request::key, &Request::facts>());
+}
+
+// From a rank.
+
+/// Operations that it has got. Epochs count a set's changes between negotiation (even) and a learned order (odd).
+struct Announcement {
+  int set = 0;
+  std::uint64_t epoch = 0;
+  std::vector<Request> requests{};
+};
+constexpr auto description(const Announcement*) {
+  return base::describe({"announcement of named operations"}, base::fields<&Announcement::set>(base::kCount),
+                        base::fields<&Announcement::epoch, &Announcement::requests>());
+}
+struct Joined {
+  std::uint8_t nothing = 0;
+};
+constexpr auto description(const Joined*) {
+  return base::describe({"announcement of a join"}, base::fields<&Joined::nothing>());
+}
+/// It takes part in nothing any more, and why.
+struct Leaving {
+  ErrorDetail error{};
+};
+constexpr auto description(const Leaving*) {
+  return base::describe({"announcement of a rank's end"}, base::fields<&Leaving::error>());
+}
+struct ToCoordinator {
+  std::variant<Announcement, Joined, Leaving> content{};
+};
+constexpr auto description(const ToCoordinator*) {
+  return base::describe({"message of a rank about named operations", 1}, base::fields<&ToCoordinator::content>());
+}
+
+// From rank 0.
+
+struct Failure {
+  Key key{};
+  ErrorDetail error{};
+};
+constexpr auto description(const Failure*) {
+  return base::describe({"failure of a named operation"}, base::fields<&Failure::key, &Failure::error>());
+}
+/// What is ready, in the order in which all ranks of the set take it; the requests of one list go together.
+struct Decision {
+  int set = 0;
+  std::vector<std::vector<Request>> batches{};  ///< facts only for joined ranks
+  std::vector<Failure> failures{};
+};
+constexpr auto description(const Decision*) {
+  return base::describe({"decision on named operations"}, base::fields<&Decision::set>(base::kCount),
+                        base::fields<&Decision::batches, &Decision::failures>());
+}
+/// From now on the set takes these in turn, beginning with the first. What was announced and not decided is forgotten.
+struct Learned {
+  int set = 0;
+  std::uint64_t epoch = 0;  ///< of the learned order
+  std::vector<std::vector<Key>> batches{};
+};
+constexpr auto description(const Learned*) {
+  return base::describe({"learned order of named operations"}, base::fields<&Learned::set>(base::kCount),
+                        base::fields<&Learned::epoch, &Learned::batches>());
+}
+struct AllJoined {
+  int last = 0;
+};
+constexpr auto description(const AllJoined*) {
+  return base::describe({"end of a join"}, base::fields<&AllJoined::last>(base::kCount));
+}
+/// Nothing goes on any more.
+struct Ended {
+  ErrorDetail error{};
+};
+constexpr auto description(const Ended*) {
+  return base::describe({"end of named operations"}, base::fields<&Ended::error>());
+}
+struct FromCoordinator {
+  std::variant<Decision, Learned, AllJoined, Ended> content{};
+};
+constexpr auto description(const FromCoordinator*) {
+  return base::describe({"answer about named operations", 1}, base::fields<&FromCoordinator::content>());
+}
+
+}  // namespace ddp::named

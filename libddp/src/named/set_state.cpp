@@ -1,0 +1,41 @@
+#include "named/set_state.hpp"
+
+#include <functional>
+
+namespace ddp::named {
+
+LearnedOrder::LearnedOrder(std::vector<std::vector<Key>> batches)
+    : batches_(std::move(batches)), held_(batches_.size(), 0) {
+  for (std::size_t i = 0; i < batches_.size(); ++i) {
+    for (const Key& key : batches_[i]) {
+      places_.emplace(key, i);
+      for (const char c : key.name) fingerprint_ = fingerprint_ * 1099511628211U ^ static_cast<unsigned char>(c);
+      fingerprint_ = fingerprint_ * 31 + static_cast<std::uint64_t>(key.kind) + 1;
+    }
+    fingerprint_ = fingerprint_ * 31 + 7;
+  }
+}
+
+std::size_t LearnedOrder::ready() const {
+  std::size_t count = 0;
+  while (count < batches_.size()) {
+    const std::size_t place = (next_ + count) % batches_.size();
+    if (held_[place] < batches_[place].size()) break;
+    ++count;
+  }
+  return count;
+}
+
+const std::vector<Key>& LearnedOrder::take() {
+  const std::vector<Key>& batch = batches_[next_];
+  held_[next_] = 0;
+  next_ = (next_ + 1) % batches_.size();
+  ++taken_;
+  return batch;
+}
+
+std::int64_t LearnedOrder::proof() const noexcept {
+  return static_cast<std::int64_t>((fingerprint_ ^ taken_ * 0x9e3779b97f4a7c15U) >> 1U);
+}
+
+}  // namespace ddp::named
