@@ -1,0 +1,138 @@
+"""Operations that have been submitted, by their numbers: what goes to libddp's engine, and what comes back of it.
+
+The engine takes tensors in the CPU's memory; those of a GPU are copied there and back.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+import libddp
+from libddp.horovod import _job, process_sets
+from libddp.horovod.exceptions import HorovodInternalError
+from libddp.horovod.process_sets import ProcessSet
+
+Finish = Callable[[Any], Any]  # what an operation returns, of the engine's handle
+
+
+class _Submitted:
+    def __init__(self, handle: Any, finish: Finish) -> None:
+        self.handle, self.finish = handle, finish
+
+
+_submitted: dict[int, _Submitted] = {}
+_numbers = itertools.count()
+_lock = threading.Lock()
+
+
+def forget_all() -> None:
+    global _numbers
+    with _lock:
+        _submitted.clear()
+        _numbers = itertools.count()
+
+
+def member(process_set: ProcessSet) -> int:
+    """The set's number. ValueError where this rank is not in it, or it is not registered."""
+    job = _job.job()
+    number = process_set.process_set_id
+    if number is None:
+        raise ValueError(f"{process_set} is not registered; hvd.add_process_set() does it, on all ranks")
+    if number != 0 and job.rank not in (process_set.ranks or ()):
+        raise ValueError(f"rank {job.rank} is not in {process_set}; call operations on its members only")
+    return number
+
+
+def size_of(process_set: ProcessSet) -> int:
+    return process_set.size() or 1
+
+
+def label(kind: str, name: str | None, number: int) -> str:
+    return name if name is not None else f"{kind}.noname.{_job.job().number.next(kind, number)}"
+
+
+def start(kind: str, name: str, process_set: ProcessSet, tensors: Sequence[torch.Tensor], finish: Finish,
+          **facts: Any) -> int:
+    """Submits it. tensors: on the CPU, contiguous, of types that the engine knows."""
+    number = member(process_set)
+    handle = _job.job().named.submit(kind, name.encode("utf-8", "surrogateescape"), set=number,
+                                     tensors=[each.detach() for each in tensors], **facts)
+    return keep(handle, finish)
+
+
+def keep(handle: Any, finish: Finish) -> int:
+    with _lock:
+        own = next(_numbers)
+        _submitted[own] = _Submitted(handle, finish)
+    return own
+
+
+def poll(handle: int) -> bool:
+    """Whether synchronize() would return at once. ValueError for a handle that is not known, or was synchronized."""
+    found = _submitted.get(handle)
+    if found is None:
+        raise ValueError(f"handle {handle} is not known: it was synchronized, or Horovod has been shut down")
+    done: bool = found.handle.done()
+    return done
+
+
+def synchronize(handle: int) -> Any:
+    """Waits for an asynchronous operation and returns its result; None for a handle that is not known any more. Raises
+    HorovodInternalError."""
+    found = _submitted.get(handle)
+    if found is None:
+        return None
+    try:
+        found.handle.wait()
+        return found.finish(found.handle)
+    except HorovodInternalError:
+        raise
+    except libddp.Error as error:
+        raise HorovodInternalError.of(error) from None
+    finally:
+        if found.handle.done():
+            with _lock:
+                _submitted.pop(handle, None)
+
+
+def on_cpu(tensor: torch.Tensor) -> torch.Tensor:
+    """In the CPU's memory, contiguous; the tensor itself where it is so."""
+    return tensor.detach().to("cpu").contiguous()
+
+
+def movable(tensor: torch.Tensor) -> torch.Tensor:
+    """The same memory as a type that the engine can move."""
+    if tensor.dtype is not torch.int16:
+        return tensor
+    return (tensor if tensor.dim() else tensor.reshape(1)).view(torch.int8)
+
+
+def rows_of(result: tuple[Any, list[int]], like: torch.Tensor) -> torch.Tensor:
+    """A result's bytes as rows like those of an input, on its device."""
+    memory = torch.from_dlpack(result[0])
+    return memory.view(like.dtype).view(-1 if like[0:1].numel() else sum(result[1]), *like.shape[1:]).to(like.device)
+
+
+def scaled(tensor: torch.Tensor, factor: float) -> torch.Tensor:
+    """Integers in float64, narrow types in float32, as upstream's kernels do."""
+    if factor == 1.0:
+        return tensor
+    if not tensor.dtype.is_floating_point:
+        return (tensor.double() * factor).to(tensor.dtype)
+    if tensor.dtype in (torch.float16, torch.bfloat16):
+        return (tensor.float() * factor).to(tensor.dtype)
+    return tensor * factor
+
+
+def root_of(root_rank: int, process_set: ProcessSet) -> int:
+    """The engine's number of a rank of Horovod's."""
+    job = _job.job()
+    ranks = process_set.ranks if process_set is not process_sets.global_process_set else range(job.size)
+    if root_rank not in (ranks or ()):
+        raise ValueError(f"root_rank {root_rank} is not in the process set {list(ranks or ())}")
+    return job.ranks[root_rank]

@@ -1,0 +1,60 @@
+"""What gradients are compressed by on their way between ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+
+class Compressor:
+    """Of tensors, before an operation and after it. Both static."""
+
+    @staticmethod
+    def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        """The tensor to send, and what decompress() needs."""
+        raise NotImplementedError
+
+    @staticmethod
+    def decompress(tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
+        raise NotImplementedError
+
+
+class NoneCompressor(Compressor):
+    @staticmethod
+    def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        return tensor, None
+
+    @staticmethod
+    def decompress(tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
+        return tensor
+
+
+class _CastCompressor(Compressor):
+    """Floating-point tensors only; others stay as they are."""
+
+    dtype: torch.dtype
+
+    @classmethod
+    def compress(cls, tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:  # type: ignore[override]
+        return (tensor.to(cls.dtype) if tensor.dtype.is_floating_point else tensor), tensor.dtype
+
+    @classmethod
+    def decompress(cls, tensor: torch.Tensor, ctx: Any) -> torch.Tensor:  # type: ignore[override]
+        return tensor.to(ctx) if ctx.is_floating_point else tensor
+
+
+class FP16Compressor(_CastCompressor):
+    dtype = torch.float16
+
+
+class BF16Compressor(_CastCompressor):
+    dtype = torch.bfloat16
+
+
+class Compression:
+    """For the argument `compression`. bf16 is of libddp alone."""
+
+    none = NoneCompressor
+    fp16 = FP16Compressor
+    bf16 = BF16Compressor

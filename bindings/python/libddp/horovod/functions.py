@@ -1,0 +1,145 @@
+"""State that all ranks begin with: parameters, optimizers, objects."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+
+from libddp.horovod import _job, mpi_ops
+from libddp.horovod.process_sets import ProcessSet, global_process_set
+
+
+def broadcast_parameters(params: Any, root_rank: int) -> None:
+    """root_rank's values, in place. params: a state_dict, or named_parameters(), or pairs of a name and a tensor, or tensors."""
+    if isinstance(params, Mapping):
+        pairs = sorted(params.items())
+    elif isinstance(params, (str, bytes, torch.Tensor)) or not isinstance(params, Iterable):
+        raise ValueError(f"invalid params of type: {type(params)}")
+    else:
+        pairs = [each if isinstance(each, tuple) else (f"tensor{place}", each) for place, each in enumerate(params)]
+    handles = []
+    for name, tensor in pairs:
+        if tensor is None:
+            continue
+        if not isinstance(tensor, torch.Tensor):
+            raise ValueError(f"invalid params: {name} is a {type(tensor).__name__}, no tensor")
+        handles.append(mpi_ops.broadcast_async_(tensor, root_rank, f"broadcast_parameters.{name}"))
+    for handle in handles:
+        mpi_ops.synchronize(handle)
+
+
+def _dumps(obj: Any) -> bytes:
+    try:
+        import cloudpickle
+    except ImportError:
+        return pickle.dumps(obj, protocol=pickle.HIGHEST_PROTOCOL)
+    made: bytes = cloudpickle.dumps(obj)
+    return made
+
+
+def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None,
+                     process_set: ProcessSet = global_process_set) -> Any:
+    """root_rank's object, by cloudpickle where it is installed, else by pickle."""
+    name = name or type(obj).__name__
+    if _job.rank() == root_rank:
+        sent = torch.frombuffer(bytearray(_dumps(obj)), dtype=torch.uint8)
+        mpi_ops.broadcast_(torch.tensor([sent.numel()]), root_rank, name + ".sz", process_set)
+        mpi_ops.broadcast_(sent, root_rank, name + ".t", process_set)
+        return obj
+    size = mpi_ops.broadcast_(torch.tensor([0]), root_rank, name + ".sz", process_set)
+    received = mpi_ops.broadcast_(torch.empty(int(size), dtype=torch.uint8), root_rank, name + ".t", process_set)
+    return pickle.load(io.BytesIO(received.numpy().tobytes()))
+
+
+def broadcast_object_fn(root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
+    return lambda obj: broadcast_object(obj, root_rank, name, process_set)
+
+
+def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
+    """All ranks' objects, in rank order."""
+    sent = torch.frombuffer(bytearray(_dumps(obj)), dtype=torch.uint8)
+    rows: list[list[int]] = []
+    handle = mpi_ops._gather([sent], True, (name or type(obj).__name__) + ".objects", global_process_set, rows)
+    gathered = mpi_ops.synchronize(handle)
+    return [pickle.loads(part.numpy().tobytes()) for part in gathered.split(rows[0])]
+
+
+def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int, model: Any = None) -> None:
+    """root_rank's state and options, in place, on ranks with and without a state of their own.
+
+    Takes no step. Parameters must be equal in number and shape, or ValueError names those that differ. What has no gradient
+    where root has no state gets one of zeros, as by upstream.
+    """
+    own = [[tuple(each.shape) for each in group["params"]] for group in optimizer.param_groups]
+    is_root = _job.rank() == root_rank
+    state = optimizer.state_dict()
+    tensors: list[torch.Tensor] = []
+
+    def take(value: Any) -> Any:
+        """A state without its tensors, which follow one by one."""
+        if isinstance(value, torch.Tensor):
+            tensors.append(value)
+            return _Place(len(tensors) - 1, value.dtype, tuple(value.shape), value.device.type)
+        if isinstance(value, dict):
+            return {key: take(each) for key, each in value.items()}
+        if isinstance(value, (list, tuple)) and type(value) in (list, tuple):
+            return type(value)(take(each) for each in value)
+        return value
+
+    plan = broadcast_object((own, take(state)) if is_root else None, root_rank, "broadcast_optimizer_state")
+    shapes, skeleton = plan
+    differing = [f"group {number}: {here} here, {there} on rank {root_rank}"
+                 for number, (here, there) in enumerate(zip(own, shapes)) if here != there]
+    if len(own) != len(shapes):
+        differing.append(f"{len(own)} parameter groups here, {len(shapes)} on rank {root_rank}")
+    problems = [each for each in allgather_object("; ".join(differing), "broadcast_optimizer_state.check") if each]
+    if problems:
+        raise ValueError(f"broadcast_optimizer_state: the optimizers differ: {problems[0]}")
+    if not state["state"]:
+        for group in optimizer.param_groups:
+            for each in group["params"]:
+                if each.requires_grad and each.grad is None:
+                    each.grad = torch.zeros_like(each)
+    received: dict[int, torch.Tensor] = {}
+
+    def collect(value: Any) -> None:
+        if isinstance(value, _Place):
+            received[value.number] = tensors[value.number] if is_root else torch.empty(value.shape, dtype=value.dtype)
+        elif isinstance(value, dict):
+            for each in value.values():
+                collect(each)
+        elif type(value) in (list, tuple):
+            for each in value:
+                collect(each)
+
+    collect(skeleton)
+    handles = [mpi_ops.broadcast_async_(received[number].contiguous(), root_rank, f"broadcast_optimizer_state.{number}")
+               for number in sorted(received)]
+    made = [mpi_ops.synchronize(handle) for handle in handles]
+    if is_root:
+        return
+
+    def fill(value: Any) -> Any:
+        if isinstance(value, _Place):
+            return made[value.number]
+        if isinstance(value, dict):
+            return {key: fill(each) for key, each in value.items()}
+        if type(value) in (list, tuple):
+            return type(value)(fill(each) for each in value)
+        return value
+
+    restored = fill(skeleton)
+    for mine, theirs in zip(state["param_groups"], restored["param_groups"]):
+        theirs["params"] = mine["params"]
+    torch.optim.Optimizer.load_state_dict(optimizer, restored)
+
+
+class _Place:
+    """Stands for a tensor in what is sent as an object."""
+
+    def __init__(self, number: int, dtype: torch.dtype, shape: tuple[int, ...], device: str) -> None:
+        self.number, self.dtype, self.shape, self.device = number, dtype, shape, device
