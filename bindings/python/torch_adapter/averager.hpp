@@ -269,6 +269,10 @@ class Averager {
     const ddp::WaitWatch watch(&look_for_signals);
     engine_->broadcast_buffers(named(names, buffers));
   }
+  void exchange_accumulated() const {
+    const ddp::WaitWatch watch(&look_for_signals);
+    engine_->exchange_accumulated();
+  }
   void change_group(const c10::intrusive_ptr<c10d::Backend>& backend) const {
     const ddp::WaitWatch watch(&look_for_signals);
     engine_->change_group(group_of(backend));
@@ -314,6 +318,13 @@ inline void add_averager(py::module_& module) {
     return ddp::compress_hook(type == "bfloat16" ? ddp::DType::bfloat16 : ddp::DType::float16);
   });
   module.def("all_reduce_hook", &ddp::all_reduce_hook);
+  module.def("reduce_hook", [](const std::string& name) {
+    for (const auto op : {ddp::ReduceOp::sum, ddp::ReduceOp::min, ddp::ReduceOp::max, ddp::ReduceOp::product}) {
+      if (name == to_string(op)) return ddp::reduce_hook(op);
+    }
+    return ddp::all_reduce_hook();
+  });
+  module.def("exact_average_hook", &ddp::exact_average_hook);
   module.def("cast_buffers", [](const Names& names, const Tensors& tensors, at::ScalarType type) {
     binding::cast_buffers(named(names, tensors), type);
   });
@@ -365,6 +376,10 @@ inline void add_averager(py::module_& module) {
       .def("after_forward", &Averager::after_forward, Release())
       .def("broadcast_buffers", &Averager::broadcast_buffers, Release())
       .def("change_group", &Averager::change_group, Release())
+      .def("begin_by_gradients",
+           [](const Averager& averager, std::uint64_t passes) { averager.engine()->begin_by_gradients(passes); })
+      .def("restart_passes", [](const Averager& averager) { return averager.engine()->restart_passes(); })
+      .def("exchange_accumulated", &Averager::exchange_accumulated, Release())
       .def("no_sync",
            [](const Averager& averager) {
              return Held{averager.engine(), false, {}};

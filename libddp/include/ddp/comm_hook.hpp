@@ -80,6 +80,9 @@ class CommHook {
 /// Divides by the number of ranks, then sums: what a Reducer does without a hook.
 std::shared_ptr<CommHook> all_reduce_hook();
 
+/// Combines by @p op, and divides only for an average.
+std::shared_ptr<CommHook> reduce_hook(ReduceOp op);
+
 /// float32 buckets are sent as @p wire, float16 or bfloat16: divided and rounded at once, summed, converted back.
 /// Buckets of other types are sent as they are. Throws Error(invalid_argument) for another @p wire.
 std::shared_ptr<CommHook> compress_hook(DType wire);

@@ -14,13 +14,20 @@ namespace {
 
 class AllReduceHook final : public CommHook {
  public:
-  std::string name() const override { return "all_reduce"; }
+  explicit AllReduceHook(ReduceOp op) : op_(op) {}
+  std::string name() const override {
+    return op_ == ReduceOp::avg ? "all_reduce" : fmt::format("all_reduce, {}", to_string(op_));
+  }
   BucketExchange start(const GradientBucket& bucket, ProcessGroup& group) override {
-    if (bucket.buffer.device().type == DeviceType::cuda) return hooks::exchange(bucket, ReduceOp::avg, group);
+    if (op_ != ReduceOp::avg || bucket.buffer.device().type == DeviceType::cuda)
+      return hooks::exchange(bucket, op_, group);
     collectives::divide(bucket.buffer.data(), bucket.buffer.dtype(), bucket.buffer.numel(), group.size());
     return hooks::exchange(bucket, ReduceOp::sum, group);
   }
   bool serves_cuda() const override { return true; }
+
+ private:
+  const ReduceOp op_;
 };
 
 class NoopHook final : public CommHook {
@@ -91,7 +98,7 @@ class CompressHook final : public CommHook {
 
  private:
   DType wire_;
-  AllReduceHook plain_;
+  AllReduceHook plain_{ReduceOp::avg};
   hooks::BucketCopies memory_;
 };
 
@@ -100,7 +107,8 @@ class CompressHook final : public CommHook {
 void CommHook::join_group(ProcessGroup& /*unused*/) {}
 void CommHook::end_step(bool /*unused*/) noexcept {}
 void CommHook::add_leaf(const GradientBucket& /*unused*/) {}
-std::shared_ptr<CommHook> all_reduce_hook() { return std::make_shared<AllReduceHook>(); }
+std::shared_ptr<CommHook> all_reduce_hook() { return reduce_hook(ReduceOp::avg); }
+std::shared_ptr<CommHook> reduce_hook(ReduceOp op) { return std::make_shared<AllReduceHook>(op); }
 std::shared_ptr<CommHook> compress_hook(DType wire) { return std::make_shared<CompressHook>(wire); }
 std::shared_ptr<CommHook> compress_wrapper(DType wire, std::shared_ptr<CommHook> inner) {
   return std::make_shared<CompressWrapper>(wire, std::move(inner));

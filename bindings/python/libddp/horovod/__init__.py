@@ -11,4 +11,5 @@ from libddp.horovod.exceptions import HorovodInternalError
 from libddp.horovod.functions import (allgather_object, broadcast_object, broadcast_object_fn, broadcast_optimizer_state,
                                       broadcast_parameters)
 from libddp.horovod.mpi_ops import *  # noqa: F403
+from libddp.horovod.optimizer import DistributedOptimizer
 from libddp.horovod.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set

@@ -253,6 +253,25 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
   Guard no_sync() { return {shared_from_this(), &GradientAverager::no_sync_depth_}; }
   Guard several_backwards() { return {shared_from_this(), &GradientAverager::held_open_}; }
 
+  /// For an optimizer, which wraps no forward pass: from now on a step begins with the first gradient of a backward pass
+  /// and ends with that pass. Of every @p passes one exchanges, with what has accumulated. Needs find_unused_parameters.
+  void begin_by_gradients(std::uint64_t passes) {
+    passes_of_step_ = passes;
+    pass_ = 0;
+  }
+  /// Counts backward passes anew. @return whether the last ones have exchanged since this was called.
+  bool restart_passes() {
+    pass_ = 0;
+    return std::exchange(exchanged_, false);
+  }
+  /// A step without a backward pass: exchanges what has accumulated, zeros where nothing has. Collective.
+  void exchange_accumulated() {
+    before_forward();
+    pass_ = passes_of_step_ > 0 ? passes_of_step_ - 1 : 0;
+    begin_alone();
+    end();
+  }
+
   /// Whose gradients go at the end of each step that exchanges them, since an optimizer in a hook has used them.
   void drop_gradients(std::vector<std::size_t> parameters) { dropped_ = std::move(parameters); }
 
@@ -329,7 +348,9 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
   /// Autograd has added to a parameter's gradient for the last time in a backward pass.
   void computed(std::size_t index, bool has_gradient) {
     const at::AutoGradMode no_grad(false);
-    if (!open_) {
+    if (!open_ && passes_of_step_ > 0) {
+      begin_alone();
+    } else if (!open_) {
       ForwardPass* const pass = pass_of_gradient(index);
       if (pass == nullptr) return;
       begin(*pass, true);
@@ -364,6 +385,12 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
                            "its forward pass went around DistributedDataParallel, or its step has ended",
                            "call the forward pass of the wrapper, not of the module in it; one for each backward pass "
                            "from what the module has kept");
+  }
+
+  void begin_alone() {
+    ForwardPass pass;
+    pass.synchronize = no_sync_depth_ == 0 && ++pass_ % passes_of_step_ == 0;
+    begin(pass, true);
   }
 
   /// @param by_gradient which does not say what of the pass it has come from
@@ -411,6 +438,7 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
     home_.lead();
     for (const at::Tensor& gradient : gradients_.held()) home_.keep(gradient);  // made in another stream, maybe
     if (!synchronize_) return;
+    exchanged_ = true;
     if (places_) gradients_.take_others(reducer_);
     gradients_.take_sparse(reducer_);
     gradients_.let_go();
@@ -467,6 +495,9 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
   bool queued_ = false;                     ///< the end of the backward pass that runs calls end()
   bool repeats_ = false;
   bool synchronize_ = true;  ///< this step, or the last one
+  bool exchanged_ = false;  ///< a step, since restart_passes()
+  std::uint64_t passes_of_step_ = 0;  ///< 0: steps begin with forward passes
+  std::uint64_t pass_ = 0;            ///< of those, the last
   int no_sync_depth_ = 0;
   int held_open_ = 0;
 };

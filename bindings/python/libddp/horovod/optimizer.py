@@ -1,0 +1,286 @@
+"""DistributedOptimizer: an optimizer whose gradients are those of all ranks when backward() returns.
+
+On libddp's Reducer: gradients go in buckets while the backward pass runs, in C++. So clip_grad_norm_, GradScaler and
+schedulers see the ranks' common gradients without synchronize(), which stays valid.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from libddp.horovod import _job, mpi_ops
+from libddp.horovod.compression import Compression
+from libddp.horovod.mpi_ops import Adasum, Average, Max, Min, Product, Sum
+from libddp.horovod.process_sets import ProcessSet, global_process_set
+
+_HOOKS = {Sum: "sum", Min: "min", Max: "max", Product: "product"}
+_backends: dict[tuple[int, int, str], Any] = {}  # by job, process set and device type
+_instances = itertools.count()
+
+
+def _names_of(optimizer: torch.optim.Optimizer, named_parameters: Any) -> dict[torch.Tensor, str]:
+    """As upstream checks and makes them."""
+    if named_parameters is not None:
+        named = list(named_parameters)
+        if any(not isinstance(each, tuple) for each in named):
+            raise ValueError("named_parameters should be a sequence of tuples (name, parameter), usually produced by "
+                             "model.named_parameters().")
+        names = [name for name, _ in named]
+        if len(set(names)) < len(names):
+            twice = sorted({name for name in names if names.count(name) > 1})
+            raise ValueError(f"Parameter names in named_parameters must be unique. Found duplicates: {', '.join(twice)}")
+        found = {parameter: name for name, parameter in named}
+        unnamed = [each for group in optimizer.param_groups for each in group["params"] if each not in found]
+        if unnamed:
+            raise ValueError("named_parameters was specified, but one or more model parameters were not named. Python object "
+                             f"ids: {', '.join(str(id(each)) for each in unnamed)}")
+        return found
+    return {parameter: f"allreduce.noname.{number}.{place}" for number, group in enumerate(optimizer.param_groups)
+            for place, parameter in enumerate(group["params"])}
+
+
+def _check_groups(num_groups: int, groups: Any) -> None:
+    """Buckets group gradients anyway: what is given is checked only."""
+    if num_groups != 0:
+        warnings.warn("Parameter `num_groups` has been replaced by `groups` and will be removed.", DeprecationWarning,
+                      stacklevel=4)
+        groups = num_groups if groups is None else groups
+    if groups is None:
+        return
+    if not isinstance(groups, (int, list)) or (isinstance(groups, int) and groups < 0):
+        raise ValueError("groups should be a non-negative integer or a list of list of torch.Tensor.")
+    if isinstance(groups, list):
+        seen: set[int] = set()
+        for each in groups:
+            ids = {id(tensor) for tensor in each}
+            if len(ids) < len(each) or seen & ids:
+                raise ValueError("groups must not have a tensor twice.")
+            seen |= ids
+
+
+def _backend(process_set: ProcessSet, device: torch.device) -> Any:
+    """A c10d backend of libddp's over the set's ranks. Collective over them when it is made."""
+    import libddp.torch
+    from libddp import _backend as backends
+    from torch._C._distributed_c10d import PrefixStore
+    job = _job.job()
+    key = (id(job.named), process_set.process_set_id or 0, device.type)
+    if key not in _backends:
+        members = process_set.ranks or list(range(job.size))
+        ranks = [job.ranks[each] for each in members]
+        store = PrefixStore(f"horovod/{'.'.join(map(str, ranks))}/{next(_stores[tuple(ranks)])}/{device.type}/", _store(job))
+        _backends[key] = backends._make(store, members.index(job.rank), len(members), "horovod", ranks,
+                                        libddp.torch._TIMEOUT, device.type == "cuda", device.index)
+    return _backends[key]
+
+
+class _Counters(dict[tuple[int, ...], Any]):
+    """How many backends some ranks have had: equal on all of them."""
+
+    def __missing__(self, key: tuple[int, ...]) -> Any:
+        made = self[key] = itertools.count()
+        return made
+
+
+_stores = _Counters()
+
+
+def _store(job: Any) -> Any:
+    """The World's own, without a meeting, which would be collective over all ranks."""
+    import libddp.torch
+    from torch._C._distributed_c10d import PrefixStore, TCPStore
+    served = libddp.torch._store_of(job.world)
+    client = TCPStore(served.address, served.port, job.world.world_size, is_master=False, timeout=libddp.torch._TIMEOUT,
+                      wait_for_workers=False)
+    return PrefixStore(f"{served.prefix}horovod/", client)
+
+
+class _DistributedOptimizer(torch.optim.Optimizer):
+    """Its methods become those of a subclass of the wrapped optimizer's class."""
+
+    def _distribute(self, names: dict[torch.Tensor, str], passes: int, op: int, compression: Any, comm_hook: Any,
+                    process_set: ProcessSet) -> None:
+        self._parameter_names = names
+        self.backward_passes_per_step = passes
+        self.op, self._compression, self._comm_hook, self.process_set = op, compression, comm_hook, process_set
+        self._number = next(_instances)  # equal on all ranks, if they make the same optimizers
+        self._handles: dict[Any, Any] = {}  # upstream's: none is ever left
+        self._requires_update: set[torch.Tensor] = set()
+        self._synchronized = self._should_skip = False
+        self._engines: list[Any] = []
+        self._make_engines()
+
+    def _hook(self, adapter: Any) -> Any:
+        if self._comm_hook is not None:
+            return getattr(adapter, f"{self._comm_hook}_hook")()
+        if self.op in _HOOKS:
+            return adapter.reduce_hook(_HOOKS[self.op])
+        if issubclass(self._compression, (Compression.fp16, Compression.bf16)):
+            return adapter.compress_hook("float16" if issubclass(self._compression, Compression.fp16) else "bfloat16")
+        return None
+
+    def _make_engines(self) -> None:
+        """One for each device. Collective over the process set."""
+        self._engines = []
+        own = [each for group in self.param_groups for each in group["params"]]
+        self._requires_update = {each for each in own if each.requires_grad}
+        if self.process_set.included() is False or (self.process_set.size() or 1) == 1:
+            return
+        from libddp import _adapter
+        adapter = _adapter.load()
+        by_device: dict[torch.device, list[torch.Tensor]] = {}
+        for each in own:
+            by_device.setdefault(each.device, []).append(each)
+        for device in sorted(by_device, key=str):
+            tensors = by_device[device]
+            if not any(each.requires_grad for each in tensors):
+                continue
+            engine = adapter.Averager(
+                names=[self._parameter_names.get(each, f"added.{place}") for place, each in enumerate(tensors)],
+                tensors=tensors, sparse=[False] * len(tensors), backend=_backend(self.process_set, device),
+                cap=_job._bytes("HOROVOD_FUSION_THRESHOLD", 0) or None, first=1 << 20, caps=[], broadcast=False, view=False,
+                find_unused=True, static_graph=False, skip_unused=False, delayed=[], delayed_behind=None,
+                hook=self._hook(adapter), module_name=type(self).__name__, broadcast_buffers=False, sample_rate=100,
+                find_straggler=False, compute=None, reduce=None)
+            engine.begin_by_gradients(self.backward_passes_per_step)
+            self._engines.append(engine)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Collective over the process set, as the constructor."""
+        super(self.__class__, self).add_param_group(param_group)
+        number = len(self.param_groups) - 1
+        for place, parameter in enumerate(self.param_groups[-1]["params"]):
+            self._parameter_names.setdefault(parameter, f"allreduce.noname.{number}.{place}")
+        self._make_engines()
+
+    def load_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        for engine in self._engines:
+            engine.restart_passes()
+        self._synchronized = False
+        super(self.__class__, self).load_state_dict(*args, **kwargs)
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        if passes <= 0:
+            raise ValueError("backward_passes_per_step must be > 0")
+        self.backward_passes_per_step = passes
+        for engine in self._engines:
+            engine.begin_by_gradients(passes)
+
+    def synchronize(self) -> None:
+        """Makes sure that gradients are those of all ranks. They are, behind as many backward passes as a step has; else what
+        has accumulated is exchanged now, and what no rank has computed becomes zeros."""
+        for engine in self._engines:
+            if not engine.restart_passes():
+                engine.exchange_accumulated()
+                engine.restart_passes()
+        for group in self.param_groups if self._engines else ():
+            for each in group["params"]:
+                if each.requires_grad and each.grad is None:
+                    each.grad = torch.zeros_like(each)
+        self._synchronized = True
+
+    @contextlib.contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """Around step(), behind a synchronize() of one's own."""
+        self._should_skip = True
+        try:
+            yield
+        finally:
+            self._should_skip = False
+
+    def step(self, closure: Any = None) -> Any:
+        if closure is None and not self._should_skip:
+            if self._synchronized:
+                warnings.warn("optimizer.step() called without optimizer.skip_synchronize() context after "
+                              "optimizer.synchronize(). This can cause training slowdown. You may want to consider using "
+                              "optimizer.skip_synchronize() context if you use optimizer.synchronize() in your code.",
+                              stacklevel=2)
+            else:
+                self.synchronize()
+        self._synchronized = False
+        return super(self.__class__, self).step(closure)
+
+    def zero_grad(self, *args: Any, **kwargs: Any) -> Any:
+        for engine in self._engines:
+            engine.restart_passes()
+        self._synchronized = False
+        return super(self.__class__, self).zero_grad(*args, **kwargs)
+
+
+class _DistributedAdasumOptimizer(torch.optim.Optimizer):
+    """Each rank takes its own step; what parameters have moved by is combined by Adasum."""
+
+    def _distribute(self, names: dict[torch.Tensor, str], passes: int, compression: Any) -> None:
+        self._parameter_names = names
+        self.backward_passes_per_step = passes
+        self._compression = compression
+        self._number = next(_instances)
+        self._handles: dict[Any, Any] = {}
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        self.backward_passes_per_step = passes
+
+    def synchronize(self) -> None:
+        """Nothing: step() does all."""
+
+    @contextlib.contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        raise AssertionError("Skipping synchronization is not supported when using Adasum optimizer.")
+        yield
+
+    def step(self, closure: Any = None) -> Any:
+        own = [each for group in self.param_groups for each in group["params"] if each.requires_grad]
+        starts = [each.detach().clone() for each in own]
+        loss = super(self.__class__, self).step(closure)
+        with torch.no_grad():
+            sent = [self._compression.compress(each - start) for each, start in zip(own, starts)]
+            moved = mpi_ops.grouped_allreduce([tensor.contiguous() for tensor, _ in sent], op=Adasum,
+                                              name=f"DistributedAdasumOptimizer.{self._number}")
+            for each, start, by, (_, context) in zip(own, starts, moved, sent):
+                each.copy_(start + self._compression.decompress(by, context))
+        return loss
+
+
+def DistributedOptimizer(optimizer: torch.optim.Optimizer, named_parameters: Any = None, compression: Any = Compression.none,
+                         backward_passes_per_step: int = 1, op: int = Average, gradient_predivide_factor: float = 1.0,
+                         num_groups: int = 0, groups: Any = None, sparse_as_dense: bool = False,
+                         process_set: ProcessSet = global_process_set, *, comm_hook: str | None = None) -> Any:
+    """An optimizer of the same class and state, whose gradients are reduced over the ranks of process_set. Collective.
+
+    compression: Compression.none, .fp16 or .bf16. backward_passes_per_step: gradients of so many accumulate before.
+    gradient_predivide_factor: checked only; the average is taken in float32 or wider. comm_hook, of libddp alone: "exact_average",
+    whose bits do not depend on the number of ranks. Gradients are dense; sparse ones raise an error in backward().
+    """
+    if op not in (Average, Sum, Adasum, Min, Max, Product):
+        raise ValueError(f"op={op} is none of Average, Sum, Adasum, Min, Max and Product")
+    if gradient_predivide_factor != 1.0 and op != Average:
+        raise ValueError("gradient_predivide_factor not supported with op != Average")
+    if backward_passes_per_step <= 0:
+        raise ValueError("backward_passes_per_step must be > 0")
+    if comm_hook not in (None, "exact_average"):
+        raise ValueError(f"comm_hook={comm_hook!r}: exact_average is the only one")
+    known = (Compression.none, Compression.fp16, Compression.bf16)
+    if not (isinstance(compression, type) and issubclass(compression, known)):
+        raise NotImplementedError("DistributedOptimizer takes Compression.none, .fp16 and .bf16, no other compressor; call "
+                                  "hvd.grouped_allreduce_() on gradients instead")
+    if sparse_as_dense:
+        raise NotImplementedError("DistributedOptimizer takes dense gradients only; make embeddings with sparse=False")
+    if op == Adasum and process_set is not global_process_set:
+        raise NotImplementedError("Adasum does not support non-global process sets yet.")
+    names = _names_of(optimizer, named_parameters)
+    _check_groups(num_groups, groups)
+    body = _DistributedAdasumOptimizer if op == Adasum else _DistributedOptimizer
+    members = {name: value for name, value in vars(body).items() if name not in ("__dict__", "__weakref__", "__module__")}
+    made = object.__new__(type(optimizer.__class__.__name__, (optimizer.__class__,), members))
+    made.__dict__.update(optimizer.__dict__)  # state and options are those of the optimizer
+    if op == Adasum:
+        made._distribute(names, backward_passes_per_step, compression)
+    else:
+        made._distribute(names, backward_passes_per_step, op, compression, comm_hook, process_set)
+    return made
