@@ -253,8 +253,9 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
   Guard no_sync() { return {shared_from_this(), &GradientAverager::no_sync_depth_}; }
   Guard several_backwards() { return {shared_from_this(), &GradientAverager::held_open_}; }
 
-  /// For an optimizer, which wraps no forward pass: from now on a step begins with the first gradient of a backward pass
-  /// and ends with that pass. Of every @p passes one exchanges, with what has accumulated. Needs find_unused_parameters.
+  /// For an optimizer, which wraps no forward pass: from now on a step begins with the first gradient of a backward
+  /// pass and ends with that pass. Of every @p passes one exchanges, with what has accumulated. Needs
+  /// find_unused_parameters.
   void begin_by_gradients(std::uint64_t passes) {
     passes_of_step_ = passes;
     pass_ = 0;
@@ -494,8 +495,8 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
   bool by_gradient_ = false;                ///< that one was opened by the gradient of a parameter
   bool queued_ = false;                     ///< the end of the backward pass that runs calls end()
   bool repeats_ = false;
-  bool synchronize_ = true;  ///< this step, or the last one
-  bool exchanged_ = false;  ///< a step, since restart_passes()
+  bool synchronize_ = true;           ///< this step, or the last one
+  bool exchanged_ = false;            ///< a step, since restart_passes()
   std::uint64_t passes_of_step_ = 0;  ///< 0: steps begin with forward passes
   std::uint64_t pass_ = 0;            ///< of those, the last
   int no_sync_depth_ = 0;
