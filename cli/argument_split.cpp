@@ -122,6 +122,10 @@ class Splitter {
         split_.command.push_back(word);
         continue;
       }
+      if (!rules_.one_dash.first.empty() && word == rules_.one_dash.first) {
+        take(find_long_option(std::string(rules_.one_dash.second), known_, rules_), {});
+        continue;
+      }
       word.starts_with("--") ? take_long(word) : take_short(word);
     }
     check_separate_value();

@@ -4,6 +4,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace ddp::cli {
@@ -24,6 +25,8 @@ struct SplitRules {
   /// known.
   std::string (*hint_for_foreign_option)(std::string_view name) = nullptr;
   bool interleaved = false;  ///< options may also stand behind other words
+  /// A name of several letters behind one dash, and the option that it means: "-np".
+  std::pair<std::string_view, std::string_view> one_dash{};
 };
 
 struct SplitArguments {

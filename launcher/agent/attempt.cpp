@@ -273,8 +273,21 @@ EnvironmentMap Attempt::rank_environment(int local, const std::string& store_add
   EnvironmentMap environment =
       worker_environment(inheritable_, worker, place_of(local).settings, options.virtual_local_rank);
   if (!options.backend.empty()) environment["DDP_BACKEND"] = options.backend;
+  if (!options.as.empty()) environment["DDP_AS"] = options.as;
+  if (options.imitates_openmpi) imitate_openmpi(worker, environment);
+  if (options.imitates_horovod) imitate_horovod(worker, crossing(local), job_.host, environment);
   for (auto& [name, value] : name_space_->client_environment(worker.rank)) environment[name] = value;
   return environment;
+}
+
+Crossing Attempt::crossing(int local) const {
+  Crossing crossing;
+  for (std::size_t node = 0; node < plan_.nodes.size(); ++node) {
+    if (plan_.nodes[node].nproc <= local) continue;
+    if (static_cast<int>(node) < plan_.node_rank) ++crossing.rank;
+    ++crossing.size;
+  }
+  return crossing;
 }
 
 StartingWorker Attempt::start_rank(int local, const EnvironmentMap& environment, const Outlets& outlets) const {

@@ -71,6 +71,7 @@ class Attempt {
   void report_shared_cores() const;
   void check_ranks_filter() const;
   EnvironmentMap rank_environment(int local_rank, const std::string& store_address, int store_port) const;
+  Crossing crossing(int local) const;
   RankStreams streams_of(int local_rank) const;
   std::vector<Outlets> open_outlets();
   StartingWorker start_rank(int local_rank, const EnvironmentMap& environment, const Outlets& outlets) const;

@@ -22,8 +22,7 @@ struct ForeignOption {
   std::string_view hint;
 };
 
-constexpr std::string_view kTotal =
-    "ddprun counts the ranks of a node: --nproc-per-node N, or -H n0:2,n1:2 for each host";
+constexpr std::string_view kTotal = "it is -n (--num-proc) here, of the whole job, or --nproc-per-node";
 constexpr std::string_view kPerNode = "it is --nproc-per-node here";
 constexpr std::string_view kNodes = "it is --nnodes here";
 constexpr std::string_view kEnvironment =
@@ -34,11 +33,8 @@ constexpr std::string_view kPlacement = "ddprun places and binds ranks by --bind
 
 // Of mpirun (Open MPI, MPICH), horovodrun, srun, accelerate and deepspeed.
 constexpr std::array kForeign{
-    ForeignOption{"-n", kTotal},
-    ForeignOption{"-np", kTotal},
     ForeignOption{"-c", kTotal},
     ForeignOption{"--ntasks", kTotal},
-    ForeignOption{"--num-proc", kTotal},
     ForeignOption{"--num-processes", kTotal},
     ForeignOption{"-N", "mpirun's is --nproc-per-node here, srun's is --nnodes"},
     ForeignOption{"-npernode", kPerNode},
@@ -247,7 +243,8 @@ std::variant<LaunchOptions, Information> parse_command_line(std::span<const std:
   fill(table, draft, flags);
 
   cli::SplitArguments split =
-      cli::split_arguments(arguments, table.shapes(), {.hint_for_foreign_option = &hint_for_foreign_option});
+      cli::split_arguments(arguments, table.shapes(),
+                           {.hint_for_foreign_option = &hint_for_foreign_option, .one_dash = {"-np", "--num-proc"}});
   if (std::string remark = remark_on_program_options(split.command, split.options); !remark.empty())
     draft.notice(std::move(remark));
   table.parse(split.options);
@@ -255,6 +252,7 @@ std::variant<LaunchOptions, Information> parse_command_line(std::span<const std:
   table.read_values(environment);
   settle_host_options(table, draft, environment);
   settle_job_options(table, draft);
+  settle_total_ranks(table, draft, environment);
   settle_rendezvous_options(table, draft);
   settle_program_options(table, draft);
   settle_failure_options(table, draft, environment);

@@ -70,6 +70,7 @@ void add_job_options(OptionTable& table, OptionDraft& draft) {
                  [&](const auto& source, const auto& text) { options.nproc = parse_ranks_per_node(source, text); })
       .torchrun()
       .choices({"cpu", "gpu", "auto"});
+  add_total_ranks(table, draft);
   table.add_flag("--standalone", "Run on this node alone, even in a Slurm allocation of several.", options.standalone)
       .torchrun();
   table.add_value("--timeout", "SECONDS",

@@ -125,7 +125,10 @@ struct LaunchOptions {
   std::string role = "default";
   ProgramMode mode = ProgramMode::automatic;
   StandardInput standard_input = StandardInput::rank_zero;
-  std::string backend;               ///< --backend: DDP_BACKEND of the ranks; empty: as ddprun's
+  std::string backend;            ///< --backend: DDP_BACKEND of the ranks; empty: as ddprun's
+  std::string as;                 ///< --as: DDP_AS of the ranks; empty: as ddprun's
+  bool imitates_openmpi = false;  ///< --imitate
+  bool imitates_horovod = false;
   std::vector<std::string> command;  ///< script, module or program, and its arguments; never empty
   std::string program_hint;          ///< what to do if there is no such program; empty: nothing special
 

@@ -31,6 +31,7 @@ struct OptionDraft {
   std::string numa_binding;
   std::optional<topology::GpuVisibility> gpus;
   std::string host_file;
+  int total_ranks = 0;  ///< -n; 0: not given
   SourcedText metrics_port;
   SourcedText metrics_address;
 
@@ -38,6 +39,7 @@ struct OptionDraft {
 };
 
 void add_job_options(OptionTable& table, OptionDraft& draft);
+void add_total_ranks(OptionTable& table, OptionDraft& draft);
 void add_host_options(OptionTable& table, OptionDraft& draft);
 void add_program_options(OptionTable& table, OptionDraft& draft);
 void add_failure_options(OptionTable& table, OptionDraft& draft);
@@ -48,6 +50,7 @@ void add_rendezvous_options(OptionTable& table, OptionDraft& draft);
 /// Called in this order once all values have been read. Throw ExitError(kExitUsage) for contradictory options.
 void settle_job_options(const OptionTable& table, OptionDraft& draft);
 void settle_host_options(const OptionTable& table, OptionDraft& draft, const base::Environment& environment);
+void settle_total_ranks(const OptionTable& table, OptionDraft& draft, const base::Environment& environment);
 void settle_rendezvous_options(const OptionTable& table, OptionDraft& draft);
 void settle_program_options(const OptionTable& table, OptionDraft& draft);
 void settle_failure_options(const OptionTable& table, OptionDraft& draft, const base::Environment& environment);

@@ -15,6 +15,11 @@ StandardInput parse_standard_input(const std::string& source, const std::string&
   return word == "all" ? StandardInput::all : word == "none" ? StandardInput::none : StandardInput::rank_zero;
 }
 
+void check_imported_name(const std::string& source, std::string_view name) {
+  static const std::vector<std::string> kNames{"horovod", "mpi4py"};
+  static_cast<void>(cli::parse_choice(source, std::string(name), kNames));
+}
+
 }  // namespace
 
 void add_program_options(OptionTable& table, OptionDraft& draft) {
@@ -40,6 +45,24 @@ void add_program_options(OptionTable& table, OptionDraft& draft) {
                    draft.options.backend = text;
                  })
       .choices({base::kBackendWords.begin(), base::kBackendWords.end()});
+  table.add_value(
+      "--as", "NAMES",
+      "horovod, mpi4py or both, as horovod,mpi4py: what the ranks' Python programs import by these names is "
+      "libddp's, if the Python package libddp is installed. Sets DDP_AS.",
+      [&](const auto& source, const auto& text) {
+        for (const std::string_view name : cli::parts_of(text, ',')) check_imported_name(source, name);
+        draft.options.as = text;
+      });
+  table.add_value("--imitate", "NAMES",
+                  "mpirun, horovodrun or both: also set the variables by which their ranks know each other, as "
+                  "OMPI_COMM_WORLD_RANK and HOROVOD_RANK, for programs that read them. A real MPI believes them, too.",
+                  [&](const auto& source, const auto& text) {
+                    static const std::vector<std::string> kLaunchers{"mpirun", "horovodrun"};
+                    for (const std::string_view name : cli::parts_of(text, ',')) {
+                      const std::string& word = cli::parse_choice(source, std::string(name), kLaunchers);
+                      (word == "mpirun" ? draft.options.imitates_openmpi : draft.options.imitates_horovod) = true;
+                    }
+                  });
   table
       .add_value(
           "--stdin", "0|all|none",

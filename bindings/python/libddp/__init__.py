@@ -73,7 +73,7 @@ def init(timeout: float | datetime.timedelta | None = None, *, launch: str | Non
     launch: take ranks from this source only: pmix, pmi2, torchrun, openmpi, slurm or single.
     keep_session: False leaves the launcher's key-value service once the first process group is connected.
 
-    Raises InvalidArgument, Conflict (two sources disagree), Unavailable, Timeout (names the absent ranks).
+    Raises InvalidArgument, Conflict (two sources disagree, or mpi4py has another number of ranks), Unavailable, Timeout (names the absent ranks).
     """
     global _world, _process
     attempted = "calling libddp.init()"
@@ -86,8 +86,15 @@ def init(timeout: float | datetime.timedelta | None = None, *, launch: str | Non
         if _world is not None and not _world.closed:
             raise _unusable(attempted, "it has been called in this process",
                             "libddp.world() gives what it made; close() that before another")
-        _world = _core.init(timeout, launch, keep_session)
-        _process = os.getpid()
+        made = _core.init(timeout, launch, keep_session)
+        if "mpi4py.MPI" in sys.modules:
+            from . import _mpi_check
+            try:
+                _mpi_check.check(made, attempted)
+            except BaseException:
+                made.close()
+                raise
+        _world, _process = made, os.getpid()
         return _world
     finally:
         _making.release()

@@ -12,7 +12,7 @@ from libddp import _errors
 def check(world: Any, attempted: str, required: bool = False) -> None:
     """Raises Conflict where mpi4py is initialized with another number of ranks than the World has."""
     module = sys.modules.get("mpi4py.MPI")
-    if module is None or not hasattr(module, "Is_initialized"):
+    if module is None or module.__name__.startswith("libddp") or not hasattr(module, "Is_initialized"):
         return
     if not module.Is_initialized() or module.Is_finalized():
         return

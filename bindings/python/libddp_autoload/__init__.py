@@ -33,6 +33,8 @@ def register() -> None:
 
 
 def load() -> None:
+    if os.environ.get("DDP_AS"):
+        from libddp_autoload import finder  # noqa: F401  where libddp_as.pth was not read
     wanted = os.environ.get("DDP_BACKEND") == NAME
     try:
         register()

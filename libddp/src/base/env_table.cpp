@@ -20,6 +20,9 @@ namespace {
 
 constexpr std::array kTable{
     EnvVariable{
+        "DDP_AS", EnvType::text, "", "horovod, mpi4py, horovod,mpi4py",
+        "What Python programs import by these names is [libddp's](howto/horovod.md). `--as` of ddprun sets it."},
+    EnvVariable{
         "DDP_BACKEND", EnvType::text, "auto",
         "**auto**, host, cpu, gloo, nccl, ddp, [a plugin's name](backends.md), cpu:NAME,cuda:NAME",
         "Backend of process groups whose program names none: host is shared memory within a host and TCP between them; "

@@ -46,6 +46,32 @@ TEST_F(HostOptionsTest, NumbersOfTheListAndOfTheNodeMustAgree) {
               HasSubstr("max_slots=2"));
 }
 
+TEST_F(HostOptionsTest, TheRanksOfTheJobAreSpreadOverItsNodes) {
+  EXPECT_EQ(parse({"-n", "4", "x"}).nproc.number, 4);
+  EXPECT_EQ(parse({"-np", "4", "x", "-np", "2"}).nproc.number, 4);
+  EXPECT_EQ(parse({"--num-proc=8", "--nnodes", "2", "x"}).nproc.number, 4);
+  EXPECT_EQ(parse({"-n", "8", "x"}, {{"SLURM_JOB_NUM_NODES", "4"}}).nproc.number, 2);
+  EXPECT_EQ(parse({"-n", "8", "--standalone", "x"}, {{"SLURM_JOB_NUM_NODES", "4"}}).nproc.number, 8);
+  EXPECT_THAT(parse({"-n", "3", "-H", "n0:2,n1:2,n2:2", "x"}).hosts,
+              ElementsAre(HostEntry{"n0", 2, 0}, HostEntry{"n1", 1, 0}));
+  EXPECT_THAT(parse({"-n", "3", "-H", "n0,n1", "x"}).hosts, ElementsAre(HostEntry{"n0", 2, 0}, HostEntry{"n1", 1, 0}));
+  EXPECT_THAT(parse({"-n", "1", "-H", "n0,n1", "x"}).hosts, ElementsAre(HostEntry{"n0", 1, 0}));
+  EXPECT_THAT(complaint({"-n", "5", "-H", "n0:2,n1:2", "x"}), HasSubstr("more than the 4"));
+  EXPECT_THAT(complaint({"-n", "4", "--nproc-per-node", "2", "x"}), HasSubstr("drop one of them"));
+  EXPECT_THAT(complaint({"-n", "5", "--nnodes", "2", "x"}), HasSubstr("evenly over 2 nodes"));
+  EXPECT_THAT(complaint({"-n", "4", "--nnodes", "1:2", "x"}), HasSubstr("fixed number of nodes"));
+  EXPECT_THAT(complaint({"-n", "0", "x"}), HasSubstr("-n"));
+}
+
+TEST_F(HostOptionsTest, WhatProgramsOfOtherLaunchersFind) {
+  EXPECT_EQ(parse({"--as", "horovod,mpi4py", "x"}).as, "horovod,mpi4py");
+  EXPECT_THAT(complaint({"--as", "horovod,mpi", "x"}), HasSubstr("mpi"));
+  const LaunchOptions both = parse({"--imitate", "mpirun,horovodrun", "x"});
+  EXPECT_TRUE(both.imitates_openmpi && both.imitates_horovod);
+  EXPECT_FALSE(parse({"--imitate", "mpirun", "x"}).imitates_horovod);
+  EXPECT_THAT(complaint({"--imitate", "srun", "x"}), HasSubstr("srun"));
+}
+
 TEST_F(HostOptionsTest, SshsCommandAndPort) {
   const LaunchOptions options = parse({"-H", "n0", "--ssh-command", "ssh -i 'a b'", "--ssh-port", "2222", "x"});
   EXPECT_THAT(options.ssh_command, ElementsAre("ssh", "-i", "a b"));

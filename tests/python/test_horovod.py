@@ -1,0 +1,130 @@
+"""libddp.horovod, libddp.mpi, and the names under which DDP_AS gives them, by programs of tests/support under ddprun."""
+
+import re
+import sys
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed")
+from test_libddp_torch import BIN, ROOT, SITE, adapter, python, run  # noqa: E402, F401
+
+JOB = ROOT / "tests" / "support" / "horovod_job.py"
+MPI = ROOT / "tests" / "support" / "mpi_job.py"
+
+
+def job(ranks, program, *arguments, options=(), **variables):
+    return run(BIN / "ddprun", "--bind=none", "-n", ranks, *options, sys.executable, program, *arguments, **variables)
+
+
+@pytest.mark.parametrize("ranks, checks", [
+    (3, ["operations", "gradients", "errors", "orders", "process_sets", "joins", "state", "restarts"]),
+    (2, ["operations", "optimizer", "optimizer_features", "joins"]),
+    (4, ["orders", "leaves"]),
+    (2, ["interrupted"]),
+], ids=["operations", "optimizers", "four", "signals"])
+def test_checks(adapter, ranks, checks):
+    done = job(ranks, JOB, *checks)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert sorted(re.findall(r"CHECKED (\w+ \d)", done.stdout)) == sorted(
+        f"{name} {rank}" for name in checks for rank in range(ranks))
+    assert "Fatal Python error" not in done.stderr and "terminate called" not in done.stderr, done.stderr
+
+
+def test_a_killed_rank_is_an_exception_in_the_others():
+    done = job(3, JOB, "killed")
+    assert "CHECKED killed 0" in done.stdout and "CHECKED killed 1" in done.stdout, done.stdout + done.stderr
+
+
+def test_one_process_alone():
+    done = python(JOB, "operations", "state", "joins", "restarts")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("variable, words", [("HOROVOD_STALL_CHECK_TIME_SECONDS=soon", "is no number of seconds"),
+                                             ("HOROVOD_FUSION_THRESHOLD=-1", "is no number of bytes")])
+def test_wrong_variables_are_refused(variable, words):
+    name, _, value = variable.partition("=")
+    done = python(JOB, "operations", **{name: value})
+    assert done.returncode == 1 and variable in done.stderr and words in done.stderr, done.stderr
+
+
+def test_a_stalled_operation_is_reported_and_ends():
+    program = ("import libddp.horovod as hvd, torch, time; hvd.init()\n"
+               "if hvd.rank() == 1: time.sleep(4)\n"
+               "else: hvd.allreduce(torch.ones(1), name='layer.weight')\n")
+    done = run(BIN / "ddprun", "-n", 2, "--no-python", sys.executable, "-c", program, HOROVOD_STALL_CHECK_TIME_SECONDS="0.5",
+               HOROVOD_STALL_SHUTDOWN_TIME_SECONDS="1.5")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "all_reduce 'layer.weight' waits for rank 1; rank 1 has submitted nothing else" in done.stderr, done.stderr
+    assert "HorovodInternalError" in done.stderr and "rank 1 did not submit it in time" in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_mpi(ranks):
+    done = job(ranks, MPI)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert sorted(re.findall(r"CHECKED (\d)", done.stdout)) == [str(rank) for rank in range(ranks)]
+
+
+def test_abort_ends_the_job_with_its_status():
+    done = job(2, MPI, "abort")
+    assert done.returncode == 7 and "MPI.Abort(7) called by rank 1" in done.stderr, done.stdout + done.stderr
+
+
+UNCHANGED = """
+import site; site.addsitedir({site!r})  # as Python does with the folder that pip installs into
+import horovod.torch as hvd
+from mpi4py import MPI
+from horovod.common.exceptions import HorovodInternalError
+import torch
+comm = MPI.COMM_WORLD
+hvd.init()
+metrics = comm.allgather({{"rank": hvd.rank()}})
+assert [each["rank"] for each in metrics] == list(range(hvd.size())) and issubclass(HorovodInternalError, Exception)
+assert hvd.allreduce(torch.ones(1), op=hvd.Sum) == comm.Get_size() == 2
+try:
+    import horovod.tensorflow
+except ModuleNotFoundError as error:
+    assert "libddp has no horovod.tensorflow" in str(error)
+else:
+    raise AssertionError
+print("UNCHANGED", hvd.rank(), flush=True)
+"""
+
+
+def test_an_unchanged_program_of_horovod_and_mpi4py(tmp_path):
+    program = tmp_path / "train.py"
+    program.write_text(UNCHANGED.format(site=str(SITE)))
+    done = job(2, program, options=["--as", "horovod,mpi4py"])
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert sorted(re.findall(r"UNCHANGED (\d)", done.stdout)) == ["0", "1"]
+    assert done.stderr.count("horovod is libddp.horovod") == 1 and done.stderr.count("mpi4py is libddp.mpi") == 1, done.stderr
+    without = job(2, program)
+    assert without.returncode == 1 and "No module named 'horovod'" in without.stderr, without.stderr
+
+
+def test_the_example_trains_alike_under_its_names_and_libddps(tmp_path):
+    example = ROOT / "examples" / "horovod_train" / "train.py"
+    program = tmp_path / "as_it_is.py"
+    program.write_text(f"import runpy, site; site.addsitedir({str(SITE)!r}); runpy.run_path({str(example)!r}, run_name='__main__')\n")
+    own = job(2, example, "--libddp", "--save", tmp_path / "saved")
+    assert own.returncode == 0, own.stdout + own.stderr
+    given = job(2, program, options=["--as", "horovod,mpi4py"])
+    assert given.returncode == 0, given.stdout + given.stderr
+    weights = [re.findall(r"weights (\S+)", done.stdout) for done in (own, given)]
+    assert len(weights[0]) == 2 and len({*weights[0], *weights[1]}) == 1, weights
+    losses = [float(loss) for loss in re.findall(r"loss ([\d.]+)", own.stdout)]
+    assert losses[-1] < losses[0] / 2
+    assert {each.name for each in (tmp_path / "saved").iterdir()} == {"log", "train.py", "1.pt", "2.pt", "3.pt"}
+
+
+def test_an_mpi_of_one_rank_is_no_mpi_of_the_job(tmp_path):
+    """As Open MPI runs each rank of a launcher that serves no MPI."""
+    (tmp_path / "mpi4py").mkdir()
+    (tmp_path / "mpi4py" / "__init__.py").write_text("")
+    (tmp_path / "mpi4py" / "MPI.py").write_text(
+        "class COMM_WORLD:\n    Get_size = staticmethod(lambda: 1)\nIs_initialized = lambda: True\nIs_finalized = lambda: False\n")
+    program = "from mpi4py import MPI\nimport libddp\nlibddp.init()\n"
+    done = run(BIN / "ddprun", "-n", 2, "--no-python", sys.executable, "-c", program, PYTHONPATH=f"{SITE}:{tmp_path}")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "MPI.COMM_WORLD of mpi4py has size 1, but the job has 2 ranks" in done.stderr, done.stderr

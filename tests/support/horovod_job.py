@@ -1,0 +1,435 @@
+"""A program of libddp.horovod, for launchers.
+
+    horovod_job.py CHECK...      runs these checks, in this order, in all ranks
+
+Each rank prints "CHECKED <name> <rank>" after each check that held; what does not hold is an exception.
+"""
+
+import os
+import random
+import signal
+import sys
+import threading
+import time
+import warnings
+
+import libddp.horovod as hvd
+import torch
+
+CHECKS = {}
+
+
+def check(function):
+    CHECKS[function.__name__] = function
+    return function
+
+
+def refused(kind, call, words=""):
+    try:
+        call()
+    except kind as error:
+        assert words in str(error), error
+        return error
+    raise AssertionError(f"no {kind.__name__} with '{words}'")
+
+
+def equal_on_all(value):
+    """Compares plain objects of all ranks."""
+    everyone = hvd.allgather_object(value)
+    assert all(each == everyone[0] for each in everyone), everyone
+
+
+@check
+def operations(rank, size):
+    total = size * (size + 1) // 2
+    for dtype in (torch.uint8, torch.int8, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        given = torch.full((3, 2), rank + 1, dtype=dtype)
+        assert torch.equal(hvd.allreduce(given, op=hvd.Sum), torch.full((3, 2), total, dtype=dtype)), dtype
+        assert torch.equal(given, torch.full((3, 2), rank + 1, dtype=dtype)), "the input has changed"
+    given = torch.full((5,), float(rank))
+    assert hvd.allreduce_(given, op=hvd.Max) is given and given[0] == size - 1
+    assert torch.equal(hvd.allreduce(torch.tensor([7, rank * 2])), torch.tensor([7, size - 1]))
+    assert hvd.allreduce(torch.ones(1), op=hvd.Sum, prescale_factor=0.5, postscale_factor=3.0) == 1.5 * size
+    assert hvd.allreduce(torch.tensor([3]), op=hvd.Sum, prescale_factor=0.5) == size
+    several = hvd.grouped_allreduce([torch.ones(2), torch.ones(300_000), torch.ones(3, dtype=torch.int64)], op=hvd.Sum)
+    assert [each[-1].item() for each in several] == [size] * 3
+    for dtype in (torch.bool, torch.int16, torch.uint8, torch.float32, torch.bfloat16):
+        rows = hvd.allgather(torch.full((rank, 3), rank).to(dtype))
+        assert rows.dtype is dtype and torch.equal(rows, torch.cat([torch.full((each, 3), each).to(dtype) for each in range(size)]))
+    for given in (torch.full((2, 2), float(rank)), torch.full((), rank, dtype=torch.int16), torch.empty(0)):
+        same = hvd.broadcast(given, size - 1)
+        assert same.shape == given.shape and (same == size - 1).all()
+    rows, received = hvd.alltoall(torch.arange(size).repeat_interleave(2), splits=torch.full((size,), 2, dtype=torch.int32))
+    assert rows.tolist() == [rank] * 2 * size and received.tolist() == [2] * size
+    assert hvd.alltoall(torch.arange(size)).tolist() == [rank] * size
+    part = hvd.reducescatter(torch.ones(size + 1, 2), op=hvd.Sum)
+    assert part.shape == (2 if rank == 0 else 1, 2) and (part == size).all()
+    assert torch.allclose(hvd.allreduce(torch.tensor([1.0, -2.0]), op=hvd.Adasum), torch.tensor([1.0, -2.0]))
+    handle = hvd.allreduce_async(torch.ones(3), name="asynchronous")
+    assert torch.equal(hvd.synchronize(handle), torch.ones(3)) and hvd.synchronize(handle) is None
+    refused(ValueError, lambda: hvd.poll(handle), "not known")
+    sparse = torch.sparse_coo_tensor([[rank, size]], [1.0, 2.0], (size + 1,))
+    assert hvd.sparse_allreduce_async(sparse, name="rows", op=hvd.Sum)().to_dense().tolist() == [1.0] * size + [2.0 * size]
+    hvd.barrier()
+
+
+@check
+def gradients(rank, size):
+    def gradient(call, shape=(2,)):
+        given = torch.ones(shape, requires_grad=True)
+        call(given).sum().backward()
+        return given.grad
+
+    assert torch.equal(gradient(lambda x: hvd.allreduce(x, op=hvd.Sum)), torch.full((2,), float(size)))
+    assert torch.equal(gradient(lambda x: hvd.grouped_allreduce([x, 2 * x], op=hvd.Average)[1]), torch.full((2,), 2.0))
+    assert torch.equal(gradient(lambda x: hvd.allgather(x) * (rank + 1)), torch.full((2,), (size + 1) / 2))
+    assert torch.equal(gradient(lambda x: hvd.broadcast(x, 0)), torch.full((2,), 1.0 if rank == 0 else 0.0))
+    assert torch.equal(gradient(lambda x: hvd.alltoall(x) * (rank + 1), (size,)), torch.arange(1.0, size + 1))
+    assert torch.equal(gradient(lambda x: hvd.reducescatter(x, op=hvd.Sum), (size,)), torch.full((size,), float(size)))
+
+
+@check
+def errors(rank, size):
+    tall = torch.ones(2 + rank)
+    error = refused(hvd.HorovodInternalError, lambda: hvd.allreduce(tall, name="layer.weight"), "all_reduce 'layer.weight'")
+    assert "rank 0 has float32[2]" in str(error) and error.code == "mismatch" and error.ranks
+    refused(hvd.HorovodInternalError, lambda: hvd.broadcast(torch.ones(1), rank), "root rank")
+    refused(hvd.HorovodInternalError, lambda: hvd.allreduce(torch.ones(1, dtype=(torch.int32, torch.int64)[rank % 2]), name="t"), "int64")
+    refused(hvd.HorovodInternalError, lambda: hvd.allreduce(torch.ones(1), op=hvd.Sum, prescale_factor=1.0 + rank, name="f"), "factor")
+    refused(hvd.HorovodInternalError, lambda: hvd.allgather(torch.ones(1, 1 + rank)), "float32[1, 2]")
+    refused(hvd.HorovodInternalError, lambda: hvd.reducescatter(torch.ones(size), op=hvd.Max), "averages or adds")
+    assert hvd.allreduce(torch.ones(1), op=hvd.Sum) == size  # the job goes on
+    waiting = hvd.allreduce_async(torch.ones(1), name="twice") if rank == 0 else None
+    if rank == 0:
+        refused(ValueError, lambda: hvd.allreduce_async(torch.ones(1), name="twice"), "under way")
+    hvd.synchronize(waiting if rank == 0 else hvd.allreduce_async(torch.ones(1), name="twice"))
+    for call, words in ((lambda: hvd.allreduce(torch.ones(1), average=True, op=hvd.Sum), "supersedes average"),
+                        (lambda: hvd.allreduce(torch.ones(2, 2).t()[:1].t()), "contiguous"),
+                        (lambda: hvd.allreduce(torch.ones(1, dtype=torch.bool)), "not supported"),
+                        (lambda: hvd.allgather(torch.ones(())), "no dimension"),
+                        (lambda: hvd.alltoall(torch.ones(size + 1)), "not divisible"),
+                        (lambda: hvd.alltoall(torch.ones(size), splits=[size + 1] * size), "more than"),
+                        (lambda: hvd.broadcast(torch.ones(1), size), "not in the process set"),
+                        (lambda: hvd.broadcast_parameters(7, 0), "invalid params")):
+        refused(ValueError, call, words)
+    for name in ("", "x", "y" * 4096, "a\0b", "größe"):
+        hvd.allreduce(torch.ones(1), name=name)
+    refused(ValueError, lambda: hvd.allreduce(torch.ones(1), name="y" * 4097), "4097 bytes")
+
+
+@check
+def orders(rank, size):
+    """Operations of all kinds in an order of each rank's own, from two threads, over three sets, some of them wrong."""
+    sets = [hvd.global_process_set, hvd.add_process_set([0, 1]), hvd.add_process_set([0, size - 1])]
+    for seed in range(3):
+        plan = random.Random(seed)
+        planned = []
+        for number in range(120):
+            members = sets[number % 3].ranks
+            wrong = plan.choice(members) if plan.random() < 0.1 else None
+            planned.append((f"n{number // 3}", number % 3, plan.choice(["allreduce", "allgather", "broadcast"]), wrong))
+        mine = [each for each in planned if rank in sets[each[1]].ranks]
+        random.Random(100 * seed + rank).shuffle(mine)
+        handles = {}
+
+        def submit(some):
+            for name, number, kind, wrong in some:
+                given = torch.full((2, 3 if wrong == rank else 2), float(rank))
+                arguments = {"name": f"{kind}.{name}", "process_set": sets[number]}
+                if kind == "allreduce":
+                    handles[name, number] = hvd.allreduce_async(given, op=hvd.Sum, **arguments)
+                elif kind == "allgather":
+                    handles[name, number] = hvd.allgather_async(given, **arguments)
+                else:
+                    handles[name, number] = hvd.broadcast_async(given, sets[number].ranks[0], **arguments)
+
+        threads = [threading.Thread(target=submit, args=(mine[at::2],)) for at in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        for name, number, kind, wrong in planned:
+            if rank not in sets[number].ranks:
+                continue
+            members = sets[number].ranks
+            if wrong is not None:
+                error = refused(hvd.HorovodInternalError, lambda: hvd.synchronize(handles[name, number]), f"'{kind}.{name}'")
+                assert f"rank {wrong}" in str(error), error
+                continue
+            made = hvd.synchronize(handles[name, number])
+            expected = {"allreduce": [sum(members)], "allgather": members, "broadcast": [members[0]]}[kind]
+            assert sorted(set(made.flatten().tolist())) == sorted(set(map(float, expected))), (name, kind, made)
+    for each in sets[1:]:
+        assert hvd.remove_process_set(each)
+
+
+@check
+def process_sets(rank, size):
+    assert hvd.global_process_set.ranks == list(range(size)) and hvd.global_process_set.included()
+    made = hvd.add_process_set(hvd.ProcessSet([size - 1, 0]))
+    assert made.ranks == [0, size - 1] and made.size() == 2
+    refused(ValueError, lambda: hvd.add_process_set([0, size - 1]), "already exists")
+    if made.included():
+        assert made.rank() == (0 if rank == 0 else 1)
+        assert hvd.broadcast(torch.tensor([rank]), size - 1, process_set=made) == size - 1
+        refused(ValueError, lambda: hvd.broadcast(torch.ones(1), 1 if size > 2 else size, process_set=made), "not in the process set")
+    else:
+        refused(ValueError, made.rank, "not part")
+        refused(ValueError, lambda: hvd.allreduce(torch.ones(1), process_set=made), "not in")
+    other = [0, 1] if rank else [0]
+    refused(hvd.HorovodInternalError, lambda: hvd.add_process_set(other), "ranks [0]")
+    assert hvd.remove_process_set(made) and not hvd.remove_process_set(made)
+    assert made.process_set_id is None and not hvd.remove_process_set(hvd.global_process_set)
+
+
+@check
+def joins(rank, size):
+    for step in range(3 + 2 * rank):
+        reduced = hvd.allreduce(torch.ones(2), op=hvd.Sum, name="gradient")
+        assert reduced[0] == sum(3 + 2 * each > step for each in range(size)), (step, reduced)
+    last = hvd.join()
+    equal_on_all(last)
+    assert 0 <= last < size
+
+
+@check
+def state(rank, size):
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 2))
+    with torch.no_grad():
+        for each in model.parameters():
+            each += rank
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    hvd.broadcast_parameters(model.named_parameters(), root_rank=0)
+    equal_on_all([each.tolist() for each in model.parameters()])
+    assert hvd.broadcast_object({"epoch": rank, "f": len}, root_rank=size - 1)["epoch"] == size - 1
+    for make in (lambda p: torch.optim.SGD(p, 0.1 * (rank + 1), momentum=0.9), lambda p: torch.optim.Adam(p, 0.1 * (rank + 1)),
+                 lambda p: torch.optim.Adagrad(p), lambda p: torch.optim.AdamW(p, torch.tensor(0.1 * (rank + 1)), amsgrad=True),
+                 lambda p: torch.optim.RMSprop(p), lambda p: torch.optim.Adafactor(p), lambda p: torch.optim.LBFGS(p, lr=0.1)):
+        optimizer = make(model.parameters())
+        before = [each.detach().clone() for each in model.parameters()]
+        if rank == 0:  # the others have no state
+            def closure():
+                optimizer.zero_grad()
+                loss = model(torch.randn(4, 3)).sum()
+                loss.backward()
+                return loss
+            optimizer.step(closure)
+            with torch.no_grad():
+                for each, old in zip(model.parameters(), before):
+                    each.copy_(old)
+        hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+        assert all(torch.equal(each, old) for each, old in zip(model.parameters(), before)), "weights have moved"
+
+        def plain(value):
+            if isinstance(value, torch.Tensor):
+                return value.tolist()
+            if isinstance(value, dict):
+                return {key: plain(each) for key, each in value.items()}
+            return [plain(each) for each in value] if isinstance(value, (list, tuple)) else value
+        equal_on_all(plain(optimizer.state_dict()))
+    refused(ValueError, lambda: hvd.broadcast_optimizer_state(
+        torch.optim.SGD([torch.nn.Parameter(torch.ones(2 + rank))], 0.1), 0), "(3,)")
+
+
+def small_model():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+
+
+def sample(rank):
+    return torch.randn(6, 4, generator=torch.Generator().manual_seed(100 + rank))
+
+
+def momentum(parameters):
+    return torch.optim.SGD(parameters, 0.1, momentum=0.9)
+
+
+def trained_alone(size, average=True, passes=1, steps=3):
+    """What one process with all samples comes to."""
+    model = small_model()
+    optimizer = momentum(model.parameters())
+    for step in range(steps):
+        optimizer.zero_grad()
+        for each in range(passes):
+            for rank in range(size):
+                loss = model(sample(rank) + step + each).pow(2).mean()
+                (loss / size if average else loss).backward()
+        optimizer.step()
+    return model
+
+
+def same(model, other):
+    for one, two in zip(model.parameters(), other.parameters()):
+        assert torch.allclose(one, two, atol=1e-5), (one - two).abs().max()
+
+
+@check
+def optimizer(rank, size):
+    for op, average in ((hvd.Average, True), (hvd.Sum, False)):
+        for passes, of in ((1, 1), (2, 2), (2, 3)):  # the last: step() comes early
+            model = small_model()
+            wrapped = hvd.DistributedOptimizer(momentum(model.parameters()), model.named_parameters(), op=op,
+                                               backward_passes_per_step=of)
+            for step in range(3):
+                wrapped.zero_grad(set_to_none=step != 1)
+                for each in range(passes):
+                    model(sample(rank) + step + each).pow(2).mean().backward()
+                if passes == of:
+                    equal_on_all(float(torch.nn.utils.clip_grad_norm_(model.parameters(), 1e9)))
+                wrapped.step()
+            same(model, trained_alone(size, average, passes))
+    assert isinstance(wrapped, torch.optim.SGD) and type(wrapped).__name__ == "SGD"
+    torch.optim.lr_scheduler.StepLR(wrapped, 1).step()
+    scaler, model = torch.amp.GradScaler("cpu", init_scale=8.0), small_model()
+    wrapped = hvd.DistributedOptimizer(momentum(model.parameters()), model.named_parameters())
+    for step in range(3):
+        wrapped.zero_grad()
+        loss = model(sample(rank)).pow(2).mean()
+        scaler.scale(loss * float("inf") if step == rank == 1 else loss).backward()
+        scaler.unscale_(wrapped)
+        scaler.step(wrapped)
+        scaler.update()
+    assert scaler.get_scale() == 4.0, "all ranks skip the step that one cannot take"
+    equal_on_all([each.tolist() for each in model.parameters()])
+
+
+@check
+def optimizer_features(rank, size):
+    body, heads = torch.nn.Linear(4, 4), torch.nn.ModuleList(torch.nn.Linear(4, 1) for _ in range(size + 1))
+    model = torch.nn.ModuleList([body, heads])
+    hvd.broadcast_parameters(model.state_dict(), 0)
+    wrapped = hvd.DistributedOptimizer(momentum(model.parameters()), model.named_parameters())
+    for step in range(4):
+        wrapped.zero_grad()
+        if step < 3 or rank > 0:  # at last one rank has no backward pass
+            heads[(rank + step) % size](body(sample(rank))).sum().backward()
+        body.weight.requires_grad_(step % 2 == 0)
+        wrapped.step()
+        assert not heads[size].weight.grad.any(), "no rank has computed it"
+    body.weight.requires_grad_(True)
+    equal_on_all([each.tolist() for each in model.parameters()])
+    extra = torch.nn.Linear(4, 4)
+    hvd.broadcast_parameters(extra.state_dict(), 0)
+    wrapped.add_param_group({"params": list(extra.parameters())})
+    wrapped.zero_grad()
+    heads[0](body(extra(sample(rank)))).sum().backward()
+    wrapped.synchronize()
+    with wrapped.skip_synchronize():
+        wrapped.step()
+    equal_on_all([each.tolist() for each in [*model.parameters(), *extra.parameters()]])
+    wrapped.synchronize()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        wrapped.step()
+    assert any("skip_synchronize" in str(each.message) for each in said)
+    for arguments in ({"compression": hvd.Compression.fp16}, {"compression": hvd.Compression.bf16}, {"op": hvd.Adasum},
+                      {"op": hvd.Max}, {"comm_hook": "exact_average"}, {"groups": 2}, {"gradient_predivide_factor": 2.0}):
+        model = small_model()
+        wrapped = hvd.DistributedOptimizer(momentum(model.parameters()), model.named_parameters(), **arguments)
+        for _ in range(2):
+            wrapped.zero_grad()
+            model(sample(rank)).pow(2).mean().backward()
+            wrapped.step()
+        equal_on_all([each.tolist() for each in model.parameters()])
+    generator, critic = small_model(), torch.nn.Linear(2, 1)
+    hvd.broadcast_parameters(critic.state_dict(), 0)
+    both = [hvd.DistributedOptimizer(torch.optim.Adam(each.parameters()), each.named_parameters()) for each in (generator, critic)]
+    for _ in range(3):
+        both[1].zero_grad()
+        critic(generator(sample(rank)).detach()).sum().backward()
+        both[1].step()
+        both[0].zero_grad()
+        critic(generator(sample(rank))).sum().backward()
+        both[0].step()
+    equal_on_all([each.tolist() for each in [*generator.parameters(), *critic.parameters()]])
+    pair = hvd.add_process_set([0, 1])
+    if pair.included():
+        model = small_model()
+        wrapped = hvd.DistributedOptimizer(momentum(model.parameters()), model.named_parameters(), process_set=pair)
+        for step in range(3):
+            wrapped.zero_grad()
+            model(sample(rank) + step).pow(2).mean().backward()
+            wrapped.step()
+        same(model, trained_alone(2))
+    hvd.remove_process_set(pair)
+    model, named = small_model(), list(small_model().named_parameters())
+    plain = momentum(model.parameters())
+    for arguments, words in (({"named_parameters": [each for _, each in named]}, "tuples"),
+                             ({"named_parameters": named[:1]}, "not named"),
+                             ({"named_parameters": named[:1] * 2}, "Duplicate".lower()),
+                             ({"backward_passes_per_step": 0}, "> 0"), ({"groups": -1}, "non-negative"),
+                             ({"gradient_predivide_factor": 2.0, "op": hvd.Sum}, "op != Average")):
+        refused(ValueError, lambda: hvd.DistributedOptimizer(plain, **arguments), words)
+
+
+@check
+def restarts(rank, size):
+    def descriptors():
+        return len(os.listdir("/proc/self/fd"))
+    hvd.init()  # no effect
+    known = 0
+    for round_ in range(20):
+        hvd.shutdown()
+        refused(ValueError, hvd.rank, "hvd.init()")
+        hvd.init()
+        assert hvd.allreduce(torch.ones(1), op=hvd.Sum) == size
+        if round_ == 5:
+            known = descriptors()
+    assert descriptors() <= known + 2, (known, descriptors())
+    assert threading.active_count() < 10
+    child = os.fork()
+    if child == 0:
+        try:
+            refused(ValueError, lambda: hvd.allreduce(torch.ones(1)), "forked")
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+    hvd.barrier()
+
+
+@check
+def leaves(rank, size):
+    """One rank leaves while the others wait for it."""
+    if rank == size - 1:
+        hvd.shutdown()
+        time.sleep(0.2)
+        return
+    error = refused(hvd.HorovodInternalError, lambda: hvd.synchronize(hvd.allreduce_async(torch.ones(1), name="never")))
+    assert error.ranks == (size - 1,) and "shut" in str(error), error
+
+
+@check
+def interrupted(rank, size):
+    """Ctrl-C ends a wait for what never comes."""
+    if rank == 0:
+        signal.signal(signal.SIGALRM, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        signal.alarm(1)
+        refused(KeyboardInterrupt, lambda: hvd.allreduce(torch.ones(1), name="alone"))
+    else:
+        time.sleep(2)
+
+
+@check
+def killed(rank, size):
+    """The last rank dies; the others say so."""
+    for _ in range(5):
+        hvd.allreduce(torch.ones(1), name="step")
+    if rank == size - 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    began = time.monotonic()
+    error = refused(hvd.HorovodInternalError, lambda: [hvd.allreduce(torch.ones(1), name="step") for _ in range(3)])
+    assert size - 1 in error.ranks and error.code == "peer_lost", (error.code, error)
+    assert time.monotonic() - began < 30
+
+
+if __name__ == "__main__":
+    refused(ValueError, hvd.rank, "Horovod has not been initialized; use hvd.init().")
+    hvd.init()
+    numbers = hvd.rank(), hvd.size()
+    assert hvd.local_rank() == numbers[0] and hvd.cross_size() == 1 and hvd.is_homogeneous() and hvd.mpi_threads_supported()
+    for name in sys.argv[1:]:
+        CHECKS[name](*numbers)
+        # one write, as the lines of several ranks meet in one stream
+        sys.stdout.write(f"CHECKED {name} {numbers[0]}\n")
+        sys.stdout.flush()
