@@ -17,8 +17,8 @@ def job(ranks, program, *arguments, options=(), **variables):
 
 
 @pytest.mark.parametrize("ranks, checks", [
-    (3, ["operations", "gradients", "errors", "orders", "process_sets", "joins", "state", "restarts"]),
-    (2, ["operations", "optimizer", "optimizer_features", "joins"]),
+    (3, ["operations", "gradients", "errors", "orders", "process_sets", "joins", "state", "batch_norm", "restarts"]),
+    (2, ["operations", "optimizer", "optimizer_features", "elastic", "joins"]),
     (4, ["orders", "leaves"]),
     (2, ["interrupted"]),
 ], ids=["operations", "optimizers", "four", "signals"])
@@ -116,6 +116,35 @@ def test_the_example_trains_alike_under_its_names_and_libddps(tmp_path):
     losses = [float(loss) for loss in re.findall(r"loss ([\d.]+)", own.stdout)]
     assert losses[-1] < losses[0] / 2
     assert {each.name for each in (tmp_path / "saved").iterdir()} == {"log", "train.py", "1.pt", "2.pt", "3.pt"}
+
+
+HOROVODRUN = "import sys; from libddp._horovodrun import main; sys.argv[0] = 'ddp-horovodrun'; main()"
+
+
+def horovodrun(*arguments, **variables):
+    return run(sys.executable, "-c", HOROVODRUN, *arguments, **variables)
+
+
+def test_horovodruns_command_line():
+    done = horovodrun("-np", 4, "-H", "n0:2,n1:2", "-p", 2222, "-i", "my key", "--fusion-threshold-mb", 32, "--cycle-time-ms", 3, "--gloo",
+                      "--output-filename", "logs", "--network-interfaces", "eth0,eth1", "--dry-run", "python", "train.py", "-np", "7")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == (
+        "env DDP_SOCKET_IFNAME=eth0 NCCL_SOCKET_IFNAME==eth0,eth1 HOROVOD_FUSION_THRESHOLD=33554432 ddprun -n 4 -H n0:2,n1:2 --ssh-port 2222 "
+        "--ssh-command 'ssh -i '\"'\"'my key'\"'\"'' -r 3 --log-dir logs --as horovod,mpi4py --imitate horovodrun python train.py -np 7\n")
+    assert done.stderr == "ddp-horovodrun: no effect: --cycle-time-ms, --gloo\n"
+    assert "[X] PyTorch" in horovodrun("--check-build").stdout
+    for arguments, words in ((["--min-np", 2, "true"], "cannot leave or come"), (["-np", 2], "no program"), (["--config-file", "x", "true"], "as options")):
+        done = horovodrun(*arguments)
+        assert done.returncode == 2 and words in done.stderr, done.stderr
+    done = horovodrun("-np", 2, "sh", "-c", "echo $HOROVOD_RANK of $HOROVOD_SIZE, $HOROVOD_CROSS_RANK $HOROVOD_LOCAL_SIZE $DDP_AS")
+    assert done.returncode == 0 and sorted(done.stdout.splitlines()) == ["0 of 2, 0 2 horovod,mpi4py", "1 of 2, 0 2 horovod,mpi4py"], done.stderr
+
+
+def test_variables_of_open_mpi():
+    program = "echo $OMPI_COMM_WORLD_RANK $OMPI_COMM_WORLD_SIZE $OMPI_COMM_WORLD_LOCAL_RANK $OMPI_COMM_WORLD_LOCAL_SIZE ${HOROVOD_RANK-none}"
+    done = run(BIN / "ddprun", "-np", 2, "--imitate", "mpirun", "sh", "-c", program)
+    assert sorted(done.stdout.splitlines()) == ["0 2 0 2 none", "1 2 1 2 none"], done.stdout + done.stderr
 
 
 def test_an_mpi_of_one_rank_is_no_mpi_of_the_job(tmp_path):

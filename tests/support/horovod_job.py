@@ -115,6 +115,7 @@ def errors(rank, size):
     for name in ("", "x", "y" * 4096, "a\0b", "größe"):
         hvd.allreduce(torch.ones(1), name=name)
     refused(ValueError, lambda: hvd.allreduce(torch.ones(1), name="y" * 4097), "4097 bytes")
+    hvd.barrier()
 
 
 @check
@@ -360,6 +361,67 @@ def optimizer_features(rank, size):
                              ({"backward_passes_per_step": 0}, "> 0"), ({"groups": -1}, "non-negative"),
                              ({"gradient_predivide_factor": 2.0, "op": hvd.Sum}, "op != Average")):
         refused(ValueError, lambda: hvd.DistributedOptimizer(plain, **arguments), words)
+
+
+@check
+def batch_norm(rank, size):
+    """Equal to BatchNorm over all samples, of which ranks have different numbers."""
+    batches = [torch.randn(2 + each, 3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(each)) for each in range(size)]
+    whole, layer = torch.nn.BatchNorm1d(3).double(), hvd.SyncBatchNorm(3).double()
+    with torch.no_grad():
+        for each in (whole, layer):
+            each.weight.copy_(torch.tensor([1.0, 2.0, 0.5]))
+    everything = torch.cat(batches).requires_grad_()
+    expected = whole(everything)
+    (expected * torch.cat([torch.full_like(each, place + 1.0) for place, each in enumerate(batches)]) ** 2).sum().backward()
+    own = batches[rank].clone().requires_grad_()
+    made = layer(own)
+    (made * torch.full_like(own, rank + 1.0) ** 2).sum().backward()
+    first = sum(each.size(0) for each in batches[:rank])
+    torch.testing.assert_close(made, expected[first:first + own.size(0)])
+    torch.testing.assert_close(own.grad, everything.grad[first:first + own.size(0)])
+    torch.testing.assert_close(hvd.allreduce(layer.weight.grad, op=hvd.Sum), whole.weight.grad)
+    torch.testing.assert_close(layer.running_var, whole.running_var)
+    layer.eval(), whole.eval()
+    torch.testing.assert_close(layer(own), whole(own))
+    refused(ValueError, lambda: layer(torch.ones(3)), "at least 2D")
+
+
+@check
+def elastic(rank, size):
+    model = torch.nn.Linear(2, 1)
+    optimizer = hvd.DistributedOptimizer(momentum(model.parameters()), model.named_parameters())
+    sampler = hvd.elastic.ElasticSampler(range(7))
+    assert len(sampler) == -(-7 // size) and sampler.total_size >= 7
+    seen = hvd.allgather_object(list(sampler))
+    assert {number for each in seen for number in each} == set(range(7))
+    state = hvd.elastic.TorchState(model=model, optimizer=optimizer, sampler=sampler, batch=0, failures=0)
+    calls = []
+    state.register_reset_callbacks([lambda: calls.append(state.batch)])
+
+    @hvd.elastic.run
+    def train(state):
+        equal_on_all([state.batch, *(each.tolist() for each in state.model.parameters())])
+        while state.batch < 6:
+            if state.batch == 4 and not calls:
+                state.batch = 5  # not committed
+                hvd.allreduce(torch.ones(1 + rank), name="differs")
+            optimizer.zero_grad()
+            model(torch.ones(1, 2) * rank).sum().backward()
+            optimizer.step()
+            state.batch += 1
+            if state.batch % 2 == 0:
+                state.commit()
+        return state.batch
+
+    assert train(state) == 6 and calls == [4], calls
+    equal_on_all([each.tolist() for each in model.parameters()])
+    sampler.record_batch(0, 2)
+    assert sampler.processed_num == min(2, len(sampler)) * size
+    sampler.reset()
+    assert len(sampler.remaining_indices) == max(7 - sampler.processed_num, 0)
+    sampler.set_epoch(1)
+    assert len(sampler.remaining_indices) == 7 and list(hvd.elastic.ElasticSampler(range(1)))
 
 
 @check

@@ -207,19 +207,27 @@ class DistributedDataParallel(TorchDataParallel):
         self._averager.after_forward(found, complete, self.require_backward_grad_sync)
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
-        own = self._before()
-        if self.device_ids and (inputs or kwargs):
-            moved: Any = _to_kwargs(inputs, kwargs, self.device, False)
-            inputs, kwargs = moved[0][0], moved[1][0]
-        if (compute := self._type("param_dtype")) is None:
-            output = self.module(*inputs, **kwargs)
-        else:
-            inputs, kwargs = _cast_forward_inputs(compute, *inputs, **kwargs)
-            with self._averager.hold_low():
+        with torch.autograd.profiler.record_function("DistributedDataParallel.forward"):
+            own = self._before()
+            if self.device_ids and (inputs or kwargs):
+                moved: Any = _to_kwargs(inputs, kwargs, self.device, False)
+                inputs, kwargs = moved[0][0], moved[1][0]
+            compute = self._type("param_dtype")
+            if compute is not None:
+                inputs, kwargs = _cast_forward_inputs(compute, *inputs, **kwargs)
+            low: contextlib.AbstractContextManager[None] = contextlib.nullcontext() if compute is None else self._averager.hold_low()
+            # so that dynamo cuts what it compiles at buckets' ends, and gradients do not all come at the end
+            with low, self._inside_ddp_forward():
                 output = self.module(*inputs, **kwargs)
-        if own:
-            self._after(output)
-        return output
+            if own:
+                self._after(output)
+            return output
+
+    def to_kwargs(self, inputs: Any, kwargs: Any, device_id: int) -> Any:
+        return _to_kwargs(inputs, kwargs, torch.device(self.device_type, device_id), False)
+
+    def _set_sparse_metadata(self, global_unique_ids: Any) -> None:
+        raise NotImplementedError(_REFUSED.format("_set_sparse_metadata", "sparse gradients are exchanged by their rows"))
 
     @_disable_dynamo
     def _sync_buffers(self) -> None:

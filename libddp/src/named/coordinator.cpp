@@ -13,7 +13,9 @@ namespace {
 // Repetitions that must come before an order is learned again: doubles each time that ranks leave one.
 constexpr int kMostRepetitions = 64;
 constexpr std::size_t kMostLearned = 10'000;  // operations of a cycle: names that never repeat must not fill the memory
-constexpr std::size_t kMostNamed = 4;         // operations that a missing rank waits for, in a report
+constexpr std::size_t kMostEager = 4096;      // bytes of a rank
+constexpr std::size_t kMostEagerOfAll = 65'536;  // of all ranks
+constexpr std::size_t kMostNamed = 4;            // operations that a missing rank waits for, in a report
 
 }  // namespace
 
@@ -125,6 +127,22 @@ bool Coordinator::repeats(Set& set, const Key& key) {
   return false;
 }
 
+/// Small reductions are faster by an all_gather of what all give, which is exchanged anyway.
+std::vector<std::int64_t> Coordinator::eager_bytes(const Set& set) {
+  std::vector<std::int64_t> all;
+  for (const std::vector<Key>& batch : set.cycle) {
+    std::size_t bytes = 0;
+    bool fits = true;
+    for (const Key& key : batch) {
+      fits = fits && key.kind == Kind::all_reduce;
+      bytes += size_of(set.cycle_facts.at(key));
+    }
+    fits = fits && bytes <= kMostEager && bytes * set.members.size() <= kMostEagerOfAll;
+    all.push_back(fits ? static_cast<std::int64_t>(bytes) : 0);
+  }
+  return all;
+}
+
 void Coordinator::note(Set& set, const Key& key, const Facts& facts, bool joins_last) {
   if (key.kind == Kind::add_set || key.kind == Kind::remove_set) return;
   if (!joins_last || set.cycle.empty()) set.cycle.emplace_back();
@@ -153,7 +171,7 @@ void Coordinator::decide_in(int number, Set& set, std::vector<Letter>& letters) 
   Batches batches;
   std::vector<Failure> failures;
   std::vector<Request> changes;  // of sets, which are carried out behind this loop
-  std::vector<std::vector<Key>> learned;
+  std::optional<Learned> learned;
   for (const Key& key : std::exchange(set.complete, {})) {
     const auto found = set.entries.find(key);
     if (found == set.entries.end()) continue;
@@ -166,7 +184,7 @@ void Coordinator::decide_in(int number, Set& set, std::vector<Letter>& letters) 
       continue;
     }
     if (repeats(set, key)) {
-      learned = set.cycle;
+      learned = Learned{.set = number, .epoch = set.epoch + 1, .batches = set.cycle, .eager = eager_bytes(set)};
       break;
     }
     Request request{.key = key, .facts = found->second.facts.begin()->second};
@@ -178,12 +196,11 @@ void Coordinator::decide_in(int number, Set& set, std::vector<Letter>& letters) 
     batches.back().push_back(std::move(request));
   }
   if (!batches.empty() || !failures.empty()) send_decision(number, set, batches, failures, letters);
-  if (!learned.empty()) {
+  if (learned) {
     ++set.epoch;
     set.entries.clear();
     set.complete.clear();
-    for (const int rank : set.members)
-      letters.emplace_back(rank, FromCoordinator{Learned{.set = number, .epoch = set.epoch, .batches = learned}});
+    for (const int rank : set.members) letters.emplace_back(rank, FromCoordinator{*learned});
   }
   for (const Request& change : changes) carry_out(change.key, change.facts);  // may end `set`
 }

@@ -64,6 +64,7 @@ class Coordinator {
   std::optional<ErrorDetail> problem_of(const Set& set, const Key& key, const Entry& entry) const;
   void decide_in(int number, Set& set, std::vector<Letter>& letters);
   bool repeats(Set& set, const Key& key);
+  static std::vector<std::int64_t> eager_bytes(const Set& set);
   void note(Set& set, const Key& key, const Facts& facts, bool joins_last);
   void carry_out(const Key& key, const Facts& facts);
   bool joins(const std::vector<Request>& batch, const Request& request) const;

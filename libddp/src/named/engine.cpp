@@ -197,7 +197,7 @@ void Engine::apply_learned(const Lock& lock, Learned& learned) {
   if (found == sets_.end()) return;
   SetState& set = *found->second;
   set.epoch = learned.epoch;
-  set.order.emplace(std::move(learned.batches));
+  set.order.emplace(std::move(learned.batches), std::move(learned.eager));
   set.ending = joined_ != nullptr;
   set.unsent.clear();
   for (const auto& [key, pending] : set.active) {
@@ -282,7 +282,13 @@ std::optional<Deadline> Engine::round() {
 std::optional<Deadline> Engine::look_after_waiting(const Lock& lock) {
   std::optional<Deadline> next;
   const auto now = Deadline::Clock::now();
+  if (suspicion_ && suspicion_->second.expired()) {
+    tell_end(lock, suspicion_->first);
+    end_all(lock, suspicion_->first);
+    return next;
+  }
   const auto sooner = [&next](Deadline when) { next = next ? earlier(*next, when) : when; };
+  if (suspicion_) sooner(suspicion_->second);
   for (auto& [number, set] : sets_) {
     leave_where_stuck(lock, *set, now - kHeld);
     const bool holds = set->order && std::any_of(set->active.begin(), set->active.end(), [](const auto& each) {
@@ -450,7 +456,7 @@ void Engine::end_all(const Lock& lock, const Error& error) {
   if (!end_) end_ = error;
   for (auto& [number, set] : sets_) {
     // a rank that has left regularly may have left behind what is under way: then the token says so, or fails
-    if (error.code() == ErrorCode::aborted && set->token) continue;
+    if (error.code() == ErrorCode::aborted && set->token && !set->failed) continue;
     end_set(lock, *set, error);
   }
   if (joined_) finish(lock, *std::exchange(joined_, nullptr), error);

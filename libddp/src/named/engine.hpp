@@ -8,6 +8,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ddp/named_operations.hpp>
@@ -73,6 +74,7 @@ class Engine final : public StarUser, public std::enable_shared_from_this<Engine
   std::optional<Work> start_token(SetState& set, Token& token);
   void ended(const SetPointer& set, const std::optional<Error>& error);
   void finish_step(const SetPointer& set, const std::optional<Error>& error);
+  void combine_eager(const Lock& lock, SetState& set, const Token& token);
   void take_token(const Lock& lock, SetState& set, const Token& token);
 
   // ends
@@ -97,7 +99,8 @@ class Engine final : public StarUser, public std::enable_shared_from_this<Engine
   std::optional<Coordinator> coordinator_;  ///< of rank 0
   PendingPointer joined_;
   std::optional<Error> end_;
-  bool woken_ = false;  ///< the star's thread will flush
+  std::optional<std::pair<Error, Deadline>> suspicion_;  ///< becomes the end, unless another explains it by then
+  bool woken_ = false;                                   ///< the star's thread will flush
   int added_ = 0;
   std::optional<Pending::Time> reported_;
   NamedCounts counts_;

@@ -133,10 +133,12 @@ struct Learned {
   int set = 0;
   std::uint64_t epoch = 0;  ///< of the learned order
   std::vector<std::vector<Key>> batches{};
+  std::vector<std::int64_t> eager{};  ///< of each batch: bytes that go with what ranks tell each other; 0: none do
 };
 constexpr auto description(const Learned*) {
   return base::describe({"learned order of named operations"}, base::fields<&Learned::set>(base::kCount),
-                        base::fields<&Learned::epoch, &Learned::batches>());
+                        base::fields<&Learned::epoch, &Learned::batches>(),
+                        base::fields<&Learned::eager>(base::kCount));
 }
 struct AllJoined {
   int last = 0;

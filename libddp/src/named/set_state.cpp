@@ -1,11 +1,19 @@
 #include "named/set_state.hpp"
 
+#include <cstring>
 #include <functional>
 
 namespace ddp::named {
 
-LearnedOrder::LearnedOrder(std::vector<std::vector<Key>> batches)
-    : batches_(std::move(batches)), held_(batches_.size(), 0) {
+Token::Head Token::head_of(std::size_t rank) const noexcept {
+  Head head;
+  std::memcpy(&head, all.data() + rank * own.size(), sizeof head);
+  return head;
+}
+
+LearnedOrder::LearnedOrder(std::vector<std::vector<Key>> batches, std::vector<std::int64_t> eager)
+    : batches_(std::move(batches)), eager_(std::move(eager)), held_(batches_.size(), 0) {
+  eager_.resize(batches_.size(), 0);
   for (std::size_t i = 0; i < batches_.size(); ++i) {
     for (const Key& key : batches_[i]) {
       places_.emplace(key, i);

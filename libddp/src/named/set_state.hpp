@@ -45,12 +45,16 @@ struct Pending {
 /// Batches in turn, for ever, and how much of each this rank has submitted.
 class LearnedOrder {
  public:
-  explicit LearnedOrder(std::vector<std::vector<Key>> batches);
+  /// @param eager as Learned::eager; empty: none.
+  explicit LearnedOrder(std::vector<std::vector<Key>> batches, std::vector<std::int64_t> eager = {});
 
   bool contains(const Key& key) const { return places_.contains(key); }
   void held(const Key& key) { ++held_[places_.at(key)]; }
   /// How many batches from the next one on are all there, at most all.
   std::size_t ready() const;
+  const std::vector<Key>& next() const { return batches_[next_]; }
+  /// Bytes of the next batch that go with the token.
+  std::size_t eager() const { return static_cast<std::size_t>(eager_[next_]); }
   /// The next batch, which is taken.
   const std::vector<Key>& take();
   /// Equal on ranks that follow the same order and have taken as many.
@@ -58,6 +62,7 @@ class LearnedOrder {
 
  private:
   std::vector<std::vector<Key>> batches_;
+  std::vector<std::int64_t> eager_;
   std::map<Key, std::size_t> places_;
   std::vector<std::size_t> held_;
   std::size_t next_ = 0;
@@ -67,9 +72,17 @@ class LearnedOrder {
 
 /// What ranks tell each other before they take batches of the learned order.
 struct Token {
-  enum Field : std::size_t { ready, ends, proof, fields };
-  std::vector<std::int64_t> own{};
-  std::vector<std::int64_t> all{};
+  struct Head {
+    std::int64_t ready = 0;  ///< batches
+    std::int64_t ends = 0;   ///< 1: the rank leaves the order
+    std::int64_t proof = 0;
+  };
+  Head head_of(std::size_t rank) const noexcept;
+  const std::byte* payload_of(std::size_t rank) const noexcept { return all.data() + rank * own.size() + sizeof(Head); }
+
+  Head head{};
+  Bytes own{};  ///< the head, then the values of the next batch if they are eager
+  Bytes all{};
 };
 
 struct Step {
@@ -91,6 +104,7 @@ struct SetState {
   std::optional<LearnedOrder> order{};
   bool ending = false;  ///< this rank leaves the learned order
   bool token = false;   ///< one is queued, or under way
+  bool failed = false;  ///< a token has failed: nothing goes on
 
   std::deque<std::shared_ptr<Step>> queue{};
   std::shared_ptr<Step> running{};

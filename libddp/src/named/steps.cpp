@@ -1,14 +1,23 @@
 // What the groups of an Engine's sets do: one step after the other in each, tokens of the learned order among them.
 #include <algorithm>
+#include <cstring>
+#include <span>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "base/log.hpp"
+#include "collectives/reduce_kernels.hpp"
 #include "named/comparison.hpp"
 #include "named/engine.hpp"
 
 namespace ddp::named {
+namespace {
+
+// How long a rank that is gone from a group may take to say that it has left.
+constexpr std::chrono::milliseconds kExplanation{300};
+
+}  // namespace
 
 /// Tells the others how far this rank has come in the learned order, where that is of use.
 void Engine::offer_token(const Lock& /*lock*/, SetState& set) {
@@ -85,10 +94,43 @@ void Engine::drive(const SetPointer& set) {
 std::optional<Work> Engine::start_token(SetState& set, Token& token) {
   {
     const Lock lock(mutex_);
-    token.own = {static_cast<std::int64_t>(set.order->ready()), set.ending ? 1 : 0, set.order->proof()};
+    token.head = {.ready = static_cast<std::int64_t>(set.order->ready()),
+                  .ends = set.ending ? 1 : 0,
+                  .proof = set.order->proof()};
+    token.own.resize(sizeof token.head + set.order->eager());
+    std::memcpy(token.own.data(), &token.head, sizeof token.head);
+    if (token.head.ready > 0 && set.order->eager() > 0) {
+      std::byte* at = token.own.data() + sizeof token.head;
+      for (const Key& key : set.order->next()) {
+        for (const TensorView& tensor : set.active.at(key)->subject->tensors) {
+          if (tensor.numel() > 0) std::memcpy(at, tensor.data(), tensor.size_bytes());
+          at += tensor.size_bytes();
+        }
+      }
+    }
     token.all.resize(token.own.size() * static_cast<std::size_t>(set.group.size()));
   }
-  return set.group.all_gather(token.own, token.all);
+  const auto view = [](Bytes& bytes) { return std::span{reinterpret_cast<std::uint8_t*>(bytes.data()), bytes.size()}; };
+  return set.group.all_gather(view(token.own), view(token.all));
+}
+
+/// The next batch is what came with the token.
+void Engine::combine_eager(const Lock& lock, SetState& set, const Token& token) {
+  const auto ranks = static_cast<std::size_t>(set.group.size());
+  std::size_t offset = 0;
+  std::vector<const void*> sources(ranks);
+  for (const Key& key : set.order->take()) {
+    const PendingPointer pending = set.active.at(key);
+    const Subject& subject = *pending->subject;
+    for (const TensorView& tensor : subject.tensors) {
+      for (std::size_t rank = 0; rank < ranks; ++rank) sources[rank] = token.payload_of(rank) + offset;
+      const collectives::Reduction reduction(tensor.dtype(), subject.request.facts.op, set.group.size());
+      if (tensor.numel() > 0) reduction.combine(tensor.data(), sources, tensor.numel());
+      offset += tensor.size_bytes();
+    }
+    ++counts_.learned;
+    finish(lock, *pending, std::nullopt);
+  }
 }
 
 void Engine::ended(const SetPointer& set, const std::optional<Error>& error) {
@@ -110,30 +152,41 @@ void Engine::finish_step(const SetPointer& set, const std::optional<Error>& erro
   set->current.reset();
   if (step->execution) counts_.fused += step->execution->packed();
   for (const PendingPointer& pending : step->operations) finish(lock, *pending, error);
-  if (step->token) {
+  if (step->token && !error) {
     set->token = false;
-    error ? end_set(lock, *set, *error) : take_token(lock, *set, *step->token);
+    take_token(lock, *set, *step->token);
   }
   changed_.notify_all();
-  if (!error || end_) return;
+  if (!error) return;
+  set->failed = true;
+  if (end_) return end_set(lock, *set, *end_);
+  if (step->token && error->code() == ErrorCode::peer_lost) {  // it may have left, which it tells by another way
+    suspicion_ = {*error, Deadline::after(kExplanation)};
+    return star_.wake();
+  }
   base::log(base::LogLevel::debug, "named operations end with the group of set {}", set->number);
   tell_end(lock, *error);
   end_all(lock, *error);
 }
 
 void Engine::take_token(const Lock& lock, SetState& set, const Token& token) {
-  std::int64_t ready = token.own[Token::ready];
+  std::int64_t ready = token.head.ready;
   bool ends = false;
-  for (std::size_t at = 0; at < token.all.size(); at += Token::fields) {
-    ready = std::min(ready, token.all[at + Token::ready]);
-    ends = ends || token.all[at + Token::ends] != 0;
-    if (token.all[at + Token::proof] == token.own[Token::proof]) continue;
+  for (std::size_t rank = 0; rank < static_cast<std::size_t>(set.group.size()); ++rank) {
+    const Token::Head head = token.head_of(rank);
+    ready = std::min(ready, head.ready);
+    ends = ends || head.ends != 0;
+    if (head.proof == token.head.proof) continue;
     const Error error{{.code = ErrorCode::protocol,
                        .attempted = "following the learned order of named operations",
                        .cause = "ranks have come to different places in it",
-                       .ranks = {set.group.global_ranks()[at / Token::fields]}}};
+                       .ranks = {set.group.global_ranks()[rank]}}};
     tell_end(lock, error);
     return end_all(lock, error);
+  }
+  if (ready > 0 && set.order->eager() > 0) {
+    combine_eager(lock, set, token);
+    --ready;
   }
   for (; ready > 0; --ready) {
     std::vector<PendingPointer> operations;

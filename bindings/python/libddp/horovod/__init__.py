@@ -5,7 +5,7 @@ Needs PyTorch, neither Horovod nor MPI. Under ddprun, srun, mpirun, torchrun, or
 
 from __future__ import annotations
 
-from libddp.horovod import exceptions
+from libddp.horovod import elastic, exceptions
 from libddp.horovod.compression import Compression
 from libddp.horovod.exceptions import HorovodInternalError
 from libddp.horovod.functions import (allgather_object, broadcast_object, broadcast_object_fn, broadcast_optimizer_state,
@@ -13,3 +13,4 @@ from libddp.horovod.functions import (allgather_object, broadcast_object, broadc
 from libddp.horovod.mpi_ops import *  # noqa: F403
 from libddp.horovod.optimizer import DistributedOptimizer
 from libddp.horovod.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
+from libddp.horovod.sync_batch_norm import SyncBatchNorm

@@ -22,3 +22,11 @@ class HorovodInternalError(libddp.Error):
 
 def _restored(error: libddp.Error) -> HorovodInternalError:
     return HorovodInternalError.of(error)
+
+
+class HostsUpdatedInterrupt(RuntimeError):
+    """Hosts were added or removed; skip_sync: the state of this rank is the newest."""
+
+    def __init__(self, skip_sync: bool = False) -> None:
+        super().__init__()
+        self.skip_sync = skip_sync
