@@ -20,6 +20,7 @@
 #include "doctor/facts_fields.hpp"
 #include "doctor/rule.hpp"
 #include "launch/agent_settings.hpp"
+#include "named/messages.hpp"
 #include "selftest/verdict.hpp"
 #include "support/message_filler.hpp"
 #include "support/topology_samples.hpp"
@@ -43,7 +44,8 @@ using Messages =
                collectives::host::RankAddress, collectives::shm::EndpointAddress, collectives::shm::JoinMessage,
                collectives::tcp::FailureNotice, collectives::tcp::RankRecord, collectives::tcp::Opening,
                collectives::nccl::RankReport, diagnostics::HostFacts, diagnostics::RankEnvironment,
-               tools::doctor::RankFacts, tools::doctor::ProbeReport, tools::RankReport, selftest::RankResult>;
+               tools::doctor::RankFacts, tools::doctor::ProbeReport, tools::RankReport, selftest::RankResult,
+               named::Announcement, named::Decision, named::Learned, named::Leaving, named::AllJoined>;
 
 void require(bool condition) {
   if (!condition) std::abort();
