@@ -122,8 +122,11 @@ class Splitter {
         split_.command.push_back(word);
         continue;
       }
-      if (!rules_.one_dash.first.empty() && word == rules_.one_dash.first) {
-        take(find_long_option(std::string(rules_.one_dash.second), known_, rules_), {});
+      if (is_one_dash(word)) {
+        std::string value = word.substr(rules_.one_dash.first.size());
+        if (value.starts_with('=')) value.erase(0, 1);
+        const OptionShape& meant = find_long_option(std::string(rules_.one_dash.second), known_, rules_);
+        value.empty() ? take(meant, {}) : take(meant, std::move(value));
         continue;
       }
       word.starts_with("--") ? take_long(word) : take_short(word);
@@ -135,6 +138,14 @@ class Splitter {
   }
 
  private:
+  /// "-np", "-np4", "-np=4".
+  bool is_one_dash(std::string_view word) const {
+    const std::string_view name = rules_.one_dash.first;
+    if (name.empty() || !word.starts_with(name)) return false;
+    word.remove_prefix(name.size());
+    return word.empty() || word.front() == '=' || (word.front() >= '0' && word.front() <= '9');
+  }
+
   void take_long(const std::string& word) {
     TypedOption typed = take_apart(word);
     take(find_long_option(typed.name, known_, rules_), std::move(typed.value));
@@ -142,6 +153,7 @@ class Splitter {
 
   /// "-r3", "-r=3", "-mr3", "-m -r 3".
   void take_short(const std::string& word) {
+    if (word.size() > 2) refuse_foreign_word(word, rules_);
     for (std::size_t at = 1; at < word.size(); ++at) {
       const OptionShape* option = exact_option(fmt::format("-{}", word[at]), known_);
       if (option == nullptr) refuse_foreign_word(word, rules_);

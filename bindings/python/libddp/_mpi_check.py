@@ -29,6 +29,6 @@ def world_ranks(comm: Any) -> list[int]:
     """Ranks in MPI.COMM_WORLD of an MPI communicator's members: mpi4py's, or libddp.mpi's."""
     if hasattr(comm, "_world_ranks"):
         return list(comm._world_ranks)
-    from mpi4py import MPI
+    from mpi4py import MPI  # type: ignore[import-not-found, unused-ignore]
     group = comm.Get_group()
     return list(group.Translate_ranks(range(group.Get_size()), MPI.COMM_WORLD.Get_group()))

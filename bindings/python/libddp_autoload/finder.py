@@ -46,7 +46,7 @@ class _Empty(importlib.abc.Loader):
         return None
 
     def exec_module(self, module: ModuleType) -> None:
-        module.__version__ = "0.28.1"  # type: ignore[attr-defined]  the interface that it has
+        vars(module)["__version__"] = "0.28.1"  # whose interface it has
 
 
 class Finder(importlib.abc.MetaPathFinder):

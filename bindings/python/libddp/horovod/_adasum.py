@@ -11,13 +11,15 @@ def combine(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     dot = torch.dot(one, other)
     squares = torch.dot(one, one), torch.dot(other, other)
     factors = [1.0 - dot / (2.0 * square) if square > 0 else torch.ones((), dtype=one.dtype) for square in squares]
-    return factors[0] * one + factors[1] * other
+    made: torch.Tensor = factors[0] * one + factors[1] * other
+    return made
 
 
 def tree(gathered: torch.Tensor) -> torch.Tensor:
     """Of one row for each rank, in rank order: the same bits on all ranks."""
-    rows = [each.double() for each in gathered]
+    rows: list[torch.Tensor] = [each.double() for each in gathered]
     while len(rows) > 1:
         paired = [combine(rows[at], rows[at + 1]) for at in range(0, len(rows) - 1, 2)]
         rows = paired + rows[len(rows) - len(rows) % 2:]
-    return rows[0].to(gathered.dtype)
+    made: torch.Tensor = rows[0].to(gathered.dtype)
+    return made

@@ -226,7 +226,7 @@ def nccl_built() -> int:
     import torch
     if not torch.cuda.is_available() or not torch.distributed.is_nccl_available():
         return 0
-    major, minor, patch = (*torch.cuda.nccl.version(), 0, 0)[:3]
+    major, minor, patch = (*torch.cuda.nccl.version(), 0, 0)[:3]  # type: ignore[no-untyped-call]
     return int(major) * (1000 if (major, minor) <= (2, 8) else 10000) + int(minor) * 100 + int(patch)
 
 

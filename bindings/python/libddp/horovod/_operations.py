@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.utils.dlpack import from_dlpack
 
 import libddp
 from libddp.horovod import _job, process_sets
@@ -114,7 +115,7 @@ def movable(tensor: torch.Tensor) -> torch.Tensor:
 
 def rows_of(result: tuple[Any, list[int]], like: torch.Tensor) -> torch.Tensor:
     """A result's bytes as rows like those of an input, on its device."""
-    memory = torch.from_dlpack(result[0])
+    memory = from_dlpack(result[0])
     return memory.view(like.dtype).view(-1 if like[0:1].numel() else sum(result[1]), *like.shape[1:]).to(like.device)
 
 
@@ -127,6 +128,10 @@ def scaled(tensor: torch.Tensor, factor: float) -> torch.Tensor:
     if tensor.dtype in (torch.float16, torch.bfloat16):
         return (tensor.float() * factor).to(tensor.dtype)
     return tensor * factor
+
+
+def apply(function: type[torch.autograd.Function], *given: Any) -> Any:
+    return function.apply(*given)  # type: ignore[no-untyped-call]
 
 
 def root_of(root_rank: int, process_set: ProcessSet) -> int:

@@ -34,7 +34,7 @@ def broadcast_parameters(params: Any, root_rank: int) -> None:
 
 def _dumps(obj: Any) -> bytes:
     try:
-        import cloudpickle
+        import cloudpickle  # type: ignore[import-not-found, import-untyped, unused-ignore]
     except ImportError:
         return pickle.dumps(obj, protocol=pickle.HIGHEST_PROTOCOL)
     made: bytes = cloudpickle.dumps(obj)

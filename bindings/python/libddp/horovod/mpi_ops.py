@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.utils.dlpack import from_dlpack
 
 import libddp
 from libddp.horovod import _adasum, _job, _operations
@@ -96,7 +97,7 @@ def _adasum_reduce(tensors: _Tensors, targets: _Tensors | None, single: bool, na
     def finish(handle: Any) -> Any:
         made = []
         for result, row, like in zip(handle.results(), rows, tensors):
-            combined = _adasum.tree(torch.from_dlpack(result[0]).view(row.dtype).view(len(result[1]), -1))
+            combined = _adasum.tree(from_dlpack(result[0]).view(row.dtype).view(len(result[1]), -1))
             made.append(_operations.scaled(combined, postscale_factor).view(like.shape).to(like.device))
         if targets is not None:
             for target, each in zip(targets, made):
@@ -143,7 +144,7 @@ class _Allreduce(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        made = _Allreduce.apply(ctx.call, ctx.arguments, *(each.contiguous() for each in gradients))
+        made = _operations.apply(_Allreduce, ctx.call, ctx.arguments, *(each.contiguous() for each in gradients))
         return (None, None, *(made if isinstance(made, tuple) else (made,)))
 
 
@@ -154,7 +155,7 @@ def allreduce(tensor: torch.Tensor, average: bool | None = None, name: str | Non
     sent, context = compression.compress(tensor)
     arguments = {"name": name, "op": _op_of(op, average), "prescale_factor": prescale_factor,
                  "postscale_factor": postscale_factor, "process_set": process_set}
-    made: torch.Tensor = compression.decompress(_Allreduce.apply(allreduce_async, arguments, sent), context)
+    made: torch.Tensor = compression.decompress(_operations.apply(_Allreduce, allreduce_async, arguments, sent), context)
     return made
 
 
@@ -173,7 +174,7 @@ def grouped_allreduce(tensors: _Tensors, average: bool | None = None, name: str 
     sent = [compression.compress(each) for each in tensors]
     arguments = {"name": name, "op": _op_of(op, average), "prescale_factor": prescale_factor,
                  "postscale_factor": postscale_factor, "process_set": process_set}
-    made = _Allreduce.apply(grouped_allreduce_async, arguments, *(tensor for tensor, _ in sent))
+    made = _operations.apply(_Allreduce, grouped_allreduce_async, arguments, *(tensor for tensor, _ in sent))
     return [compression.decompress(each, context) for each, (_, context) in zip(made, sent)]
 
 
@@ -239,14 +240,14 @@ class _Allgather(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         """The average over ranks of this one's slice, as upstream."""
         own = ctx.process_set.rank()
-        made = [allreduce(each.contiguous(), op=Average, process_set=ctx.process_set).split(rows)[own]
+        made = [torch.split(allreduce(each.contiguous(), op=Average, process_set=ctx.process_set), rows)[own]
                 for each, rows in zip(gradients, ctx.rows)]
         return (None, None, *made)
 
 
 def allgather(tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> torch.Tensor:
     """All ranks' rows, in rank order. First dimensions may differ."""
-    made: torch.Tensor = _Allgather.apply(_named("allgather", name, process_set), process_set, tensor)[0]
+    made: torch.Tensor = _operations.apply(_Allgather, _named("allgather", name, process_set), process_set, tensor)[0]
     return made
 
 
@@ -255,7 +256,7 @@ def _named(kind: str, name: str | None, process_set: ProcessSet) -> str:
 
 
 def grouped_allgather(tensors: _Tensors, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[torch.Tensor]:
-    return list(_Allgather.apply(_named("grouped_allgather", name, process_set), process_set, *tensors))
+    return list(_operations.apply(_Allgather, _named("grouped_allgather", name, process_set), process_set, *tensors))
 
 
 # broadcast
@@ -296,7 +297,7 @@ class _Broadcast(torch.autograd.Function):
 def broadcast(tensor: torch.Tensor, root_rank: int, name: str | None = None,
               process_set: ProcessSet = global_process_set) -> torch.Tensor:
     """A new tensor: that of root_rank, which counts among all ranks, in a process set, too."""
-    made: torch.Tensor = _Broadcast.apply(tensor, root_rank, name, process_set)
+    made: torch.Tensor = _operations.apply(_Broadcast, tensor, root_rank, name, process_set)
     return made
 
 
@@ -345,7 +346,7 @@ class _Alltoall(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        made, _ = _Alltoall.apply(gradients[0].contiguous(), ctx.received, None, ctx.process_set)
+        made, _ = _operations.apply(_Alltoall, gradients[0].contiguous(), ctx.received, None, ctx.process_set)
         return made, None, None, None
 
 
@@ -353,7 +354,7 @@ def alltoall(tensor: torch.Tensor, splits: Any = None, name: str | None = None,
              process_set: ProcessSet = global_process_set) -> Any:
     """splits[i] rows go to rank i; without splits equally many to each. The rows received; with splits also how many from
     each rank."""
-    output, received = _Alltoall.apply(tensor, splits, name, process_set)
+    output, received = _operations.apply(_Alltoall, tensor, splits, name, process_set)
     return output if splits is None else (output, received)
 
 
@@ -419,7 +420,7 @@ def grouped_reducescatter(tensors: _Tensors, name: str | None = None, compressio
     sent = [compression.compress(each) for each in tensors]
     arguments = {"name": name, "op": op, "process_set": process_set, "prescale_factor": prescale_factor,
                  "postscale_factor": postscale_factor}
-    made = _Reducescatter.apply(arguments, *(tensor for tensor, _ in sent))
+    made = _operations.apply(_Reducescatter, arguments, *(tensor for tensor, _ in sent))
     return [compression.decompress(each, context) for each, (_, context) in zip(made, sent)]
 
 

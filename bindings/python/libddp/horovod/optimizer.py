@@ -277,7 +277,7 @@ def DistributedOptimizer(optimizer: torch.optim.Optimizer, named_parameters: Any
     _check_groups(num_groups, groups)
     body = _DistributedAdasumOptimizer if op == Adasum else _DistributedOptimizer
     members = {name: value for name, value in vars(body).items() if name not in ("__dict__", "__weakref__", "__module__")}
-    made = object.__new__(type(optimizer.__class__.__name__, (optimizer.__class__,), members))
+    made: Any = object.__new__(type(optimizer.__class__.__name__, (optimizer.__class__,), members))
     made.__dict__.update(optimizer.__dict__)  # state and options are those of the optimizer
     if op == Adasum:
         made._distribute(names, backward_passes_per_step, compression)

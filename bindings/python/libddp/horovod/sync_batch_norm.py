@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from libddp.horovod import _job, mpi_ops
+from libddp.horovod import _job, _operations, mpi_ops
 
 _numbers = itertools.count()  # equal on all ranks, which make the same layers
 
@@ -35,7 +35,8 @@ class _Normalize(torch.autograd.Function):
         ctx.layer, ctx.shape = layer, shape
         if weight is None:
             return normalized
-        return normalized * weight.view(shape) + bias.view(shape)
+        made: torch.Tensor = normalized * weight.view(shape) + bias.view(shape)
+        return made
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
@@ -79,5 +80,5 @@ class SyncBatchNorm(_BatchNorm):
         self._check_input_dim(input)
         if not (self.training or self.running_mean is None) or _job.size() == 1:
             return super().forward(input)
-        made: torch.Tensor = _Normalize.apply(input, self.weight, self.bias, self)
+        made: torch.Tensor = _operations.apply(_Normalize, input, self.weight, self.bias, self)
         return made

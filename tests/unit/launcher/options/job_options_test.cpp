@@ -49,6 +49,8 @@ TEST_F(HostOptionsTest, NumbersOfTheListAndOfTheNodeMustAgree) {
 TEST_F(HostOptionsTest, TheRanksOfTheJobAreSpreadOverItsNodes) {
   EXPECT_EQ(parse({"-n", "4", "x"}).nproc.number, 4);
   EXPECT_EQ(parse({"-np", "4", "x", "-np", "2"}).nproc.number, 4);
+  for (const char* word : {"-np4", "-np=4", "-n4", "--num-proc=4"})
+    EXPECT_EQ(parse({word, "x"}).nproc.number, 4) << word;
   EXPECT_EQ(parse({"--num-proc=8", "--nnodes", "2", "x"}).nproc.number, 4);
   EXPECT_EQ(parse({"-n", "8", "x"}, {{"SLURM_JOB_NUM_NODES", "4"}}).nproc.number, 2);
   EXPECT_EQ(parse({"-n", "8", "--standalone", "x"}, {{"SLURM_JOB_NUM_NODES", "4"}}).nproc.number, 8);
@@ -102,7 +104,7 @@ TEST_F(HostOptionsTest, AnAgentTakesItsPartAndReadsNoFile) {
 }
 
 TEST_F(HostOptionsTest, NamesOfOtherLaunchersGetAPointer) {
-  for (const char* name : {"-np", "-n", "--num_processes", "-np4", "-n4", "--ntasks=4"}) {
+  for (const char* name : {"--num_processes", "--ntasks=4", "-npernode"}) {
     EXPECT_THAT(complaint({name, "4", "x"}), AllOf(HasSubstr("unknown option"), HasSubstr("--nproc-per-node"))) << name;
   }
   EXPECT_THAT(complaint({"-N", "2", "x"}), HasSubstr("--nnodes"));
