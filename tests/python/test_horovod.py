@@ -18,10 +18,11 @@ def job(ranks, program, *arguments, options=(), **variables):
 
 @pytest.mark.parametrize("ranks, checks", [
     (3, ["operations", "gradients", "errors", "orders", "process_sets", "joins", "state", "batch_norm", "restarts"]),
-    (2, ["operations", "optimizer", "optimizer_features", "elastic", "joins"]),
+    (3, ["optimizer", "optimizer_features", "elastic"]),
+    (2, ["operations", "optimizer", "joins"]),
     (4, ["orders", "leaves"]),
     (2, ["interrupted"]),
-], ids=["operations", "optimizers", "four", "signals"])
+], ids=["operations", "optimizers", "two", "four", "signals"])
 def test_checks(adapter, ranks, checks):
     done = job(ranks, JOB, *checks)
     assert done.returncode == 0, done.stdout + done.stderr

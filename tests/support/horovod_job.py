@@ -280,7 +280,6 @@ def optimizer(rank, size):
                 wrapped.step()
             same(model, trained_alone(size, average, passes))
     assert isinstance(wrapped, torch.optim.SGD) and type(wrapped).__name__ == "SGD"
-    torch.optim.lr_scheduler.StepLR(wrapped, 1).step()
     scaler, model = torch.amp.GradScaler("cpu", init_scale=8.0), small_model()
     wrapped = hvd.DistributedOptimizer(momentum(model.parameters()), model.named_parameters())
     for step in range(3):
@@ -312,11 +311,14 @@ def optimizer_features(rank, size):
     extra = torch.nn.Linear(4, 4)
     hvd.broadcast_parameters(extra.state_dict(), 0)
     wrapped.add_param_group({"params": list(extra.parameters())})
+    scheduler = torch.optim.lr_scheduler.StepLR(wrapped, 1)
     wrapped.zero_grad()
     heads[0](body(extra(sample(rank)))).sum().backward()
     wrapped.synchronize()
     with wrapped.skip_synchronize():
         wrapped.step()
+    scheduler.step()
+    assert abs(wrapped.param_groups[0]["lr"] - 0.01) < 1e-9
     equal_on_all([each.tolist() for each in [*model.parameters(), *extra.parameters()]])
     wrapped.synchronize()
     with warnings.catch_warnings(record=True) as said:

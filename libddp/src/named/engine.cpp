@@ -357,7 +357,7 @@ bool Engine::wait(Pending& pending, Deadline deadline) {
       current->wait(earlier(deadline, Deadline::after(kLook)));
     } catch (const Error&) {  // its own end, or that it runs still
     }
-    std::this_thread::yield();  // another thread may be about to make use of its end
+    if (!done(pending)) std::this_thread::yield();  // another thread may be about to make use of its end
   }
 }
 
