@@ -61,9 +61,19 @@ def start(kind: str, name: str, process_set: ProcessSet, tensors: Sequence[torch
           **facts: Any) -> int:
     """Submits it. tensors: on the CPU, contiguous, of types that the engine knows."""
     number = member(process_set)
-    handle = _job.job().named.submit(kind, name.encode("utf-8", "surrogateescape"), set=number,
-                                     tensors=[each.detach() for each in tensors], **facts)
-    return keep(handle, finish)
+    named = _job.job().named
+    return keep(submitted(lambda: named.submit(kind, name.encode("utf-8", "surrogateescape"), set=number,
+                                               tensors=[each.detach() for each in tensors], **facts)), finish)
+
+
+def submitted(call: Callable[[], Any]) -> Any:
+    """The engine's handle. What is wrong with the arguments stays a ValueError."""
+    try:
+        return call()
+    except libddp.InvalidArgument:
+        raise
+    except libddp.Error as error:  # that ended all operations
+        raise HorovodInternalError.of(error) from None
 
 
 def keep(handle: Any, finish: Finish) -> int:

@@ -429,7 +429,7 @@ def grouped_reducescatter(tensors: _Tensors, name: str | None = None, compressio
 def join(device: int = -1) -> int:
     """Waits until all ranks have joined; meanwhile others' allreduces get zeros from this one. The rank that joined last."""
     job = _job.job()
-    handle = _operations.keep(job.named.join(), lambda native: job.ranks.index(native.last_joined()))
+    handle = _operations.keep(_operations.submitted(job.named.join), lambda native: job.ranks.index(native.last_joined()))
     last: int = synchronize(handle)
     return last
 
