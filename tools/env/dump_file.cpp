@@ -150,8 +150,9 @@ EnvironmentReport read_dump(const std::string& path) {
 
 namespace {
 
-// Different in every job, and of no other interest.
-constexpr std::array<std::string_view, 4> kOfTheJob{"SLURM", "PMIX_", "PMI_", "DDPRUN_"};
+// Different in every job, and of no other interest. Open MPI's own are of its mpirun, or of Slurm's PMIx, which makes
+// one of the step's number.
+constexpr std::array<std::string_view, 5> kOfTheJob{"SLURM", "PMIX_", "PMI_", "DDPRUN_", "OMPI_MCA_orte_"};
 
 bool of_the_job(std::string_view name) {
   return std::any_of(kOfTheJob.begin(), kOfTheJob.end(), [&](std::string_view each) { return name.starts_with(each); });

@@ -204,6 +204,16 @@ TEST(DumpDiff, ARankThatAVariableOfNcclChoosesIsCompared) {
       "+ NCCL_TOPO_DUMP_FILE_RANK=1 (rank 0) [environment]\n+ NCCL_TOPO_DUMP_FILE_RANK=1 (rank 1) [environment]\n");
 }
 
+TEST(DumpDiff, WhatLaunchersGiveEachJobAnewIsLeftOut) {
+  const auto of_all = [](const char* name, const std::string& value) {
+    return two_ranks({each_its_own(name, {value, value})});
+  };
+  for (const char* name : {"SLURM_JOB_ID", "PMIX_NAMESPACE", "PMI_JOBID", "OMPI_MCA_orte_precondition_transports"}) {
+    EXPECT_EQ(format_diff(of_all(name, "17-0"), of_all(name, "18-0")), "no differences\n") << name;
+  }
+  EXPECT_NE(format_diff(of_all("OMPI_MCA_pml", "ucx"), of_all("OMPI_MCA_pml", "ob1")), "no differences\n");
+}
+
 TEST(DumpDiff, NumbersOfRanksAreLeftOut) {
   const auto numbers = [](const char* name) { return two_ranks({each_its_own(name, {"0", "1"})}); };
   for (const char* name : {"RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_RANK", "PALS_RANKID", "ROCR_VISIBLE_DEVICES"}) {
