@@ -76,11 +76,11 @@ expect_facts() {
   "$check" 3 2 <<<"$output"
 }
 
-# The environment, limits, descriptors and processors of a task. Values of these variables differ from step to step: ids
+# The environment, limits, descriptors and processors of a task. Values of these variables differ from step to step: times, ids
 # of job, process and namespace, ports, and folders that have an id in their name.
 task_view() {
   srun -N1 -n1 -w n0 "$@" bash -c 'env; cat /proc/self/limits; umask; ls /proc/self/fd; grep -i -e allowed -e "^Sig[BIC]" /proc/self/status' |
-    sed -E 's/^(SLURM_(JOBID|JOB_ID|TASK_PID|SRUN_COMM_PORT|STEP_LAUNCHER_PORT|PMIXP_ABORT_AGENT_PORT)|PMI_JOBID|PMIX_(NAMESPACE|SERVER_URI[0-9]*|DSTORE_[A-Z0-9_]*|SERVER_TMPDIR)|OMPI_MCA_orte_precondition_transports)=.*/\1/' | sort
+    sed -E 's/^(SLURM_(JOBID|JOB_ID|JOB_START_TIME|JOB_END_TIME|TASK_PID|SRUN_COMM_PORT|STEP_LAUNCHER_PORT|PMIXP_ABORT_AGENT_PORT)|PMI_JOBID|PMIX_(NAMESPACE|SERVER_URI[0-9]*|DSTORE_[A-Z0-9_]*|SERVER_TMPDIR)|OMPI_MCA_orte_precondition_transports)=.*/\1/' | sort
 }
 
 @test "without --ddp a step is the same with the plugin and without it" {

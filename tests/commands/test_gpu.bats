@@ -5,6 +5,7 @@ bats_require_minimum_version 1.5.0
 
 setup() {
   root=$(cd "$BATS_TEST_DIRNAME/../.." && pwd)
+  export DDP_BIN_DIR=${DDP_BIN_DIR:-$root/build/dev/bin}
 }
 
 @test "scripts/test-gpu runs on the doubles, and says what it did" {
