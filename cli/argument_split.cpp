@@ -24,7 +24,7 @@ bool is_surely_a_value(std::string_view word) {
 }
 
 std::string hint_for_separate_value(std::string_view option, std::string_view word) {
-  return fmt::format("option '{0}' takes its value behind a '=' only: write {0}={1}", option, printable(word));
+  return fmt::format("option '{0}' takes its value after a '=' only: write {0}={1}", option, printable(word));
 }
 
 /// "--nproc_per_node=4" is the word "--nproc-per-node" with the value "4".

@@ -32,7 +32,7 @@ struct SplitRules {
 struct SplitArguments {
   /// Options in one plain form: the full name with dashes, its value as the next element.
   std::vector<std::string> options;
-  /// Everything from the first word on that is no option; of interleaved ones the words that are none.
+  /// Everything from the first word on that is not an option; of interleaved ones the words that are none.
   std::vector<std::string> command;
   /// What to do if there is no such program: it stands behind an option that may have a value. Else empty.
   std::string program_hint{};

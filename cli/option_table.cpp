@@ -188,7 +188,7 @@ std::vector<std::string> OptionTable::read(std::span<const std::string> argument
 void OptionTable::read_options(std::span<const std::string> arguments) {
   const std::vector<std::string> words = read(arguments);
   if (words.empty()) return;
-  reject_words(fmt::format("'{}' is no option", words.front()),
+  reject_words(fmt::format("'{}' is not an option", words.front()),
                fmt::format("'{} --help' lists the options", text_.name));
 }
 

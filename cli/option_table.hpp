@@ -26,7 +26,7 @@ struct ProgramText {
   std::vector<std::string> usage;  ///< without the name: "[OPTIONS] PROGRAM [ARGUMENTS...]"; a line for each form
   std::string summary{};           ///< a phrase for the NAME section
   std::vector<std::string> description{};  ///< paragraphs
-  std::string operands{};                  ///< a paragraph on what is no option, for the manual page
+  std::string operands{};                  ///< a paragraph on what is not an option, for the manual page
   std::string remarks{};                   ///< lines of the help behind the options
   std::vector<TextPair> examples{};
   std::vector<TextPair> signals{};

@@ -160,7 +160,7 @@ void add_failure_options(OptionTable& table, OptionDraft& draft) {
                   });
   table.add_value(
       "--hang-report-after", "SECONDS",
-      "Say who hangs once no rank has made progress for this time; the job goes on (default 300; 0: never).",
+      "Say who hangs once no rank has made progress for this time; the job continues (default 300; 0: never).",
       [&](const auto& source, const auto& text) {
         const auto after = cli::parse_seconds(source, text, cli::kOneYear);
         options.hang_report_after = after > after.zero() ? std::optional{after} : std::nullopt;

@@ -42,7 +42,8 @@ std::vector<std::string> split_shell_words(const std::string& option, const std:
     }
   }
   if (quote != 0) cli::reject_value(option, text, "has an open quote", "quote words as for a shell");
-  if (words.empty() || words.front().empty()) cli::reject_value(option, text, "is no command", "give one such as ssh");
+  if (words.empty() || words.front().empty())
+    cli::reject_value(option, text, "is not a command", "give one such as ssh");
   return words;
 }
 
@@ -206,7 +207,7 @@ std::vector<HostMention> parse_host_file(const std::string& source, const std::s
   int number = 0;
   std::string_view rest = text;
   if (rest.starts_with("\xff\xfe") || rest.starts_with("\xfe\xff") || rest.find('\0') != std::string_view::npos)
-    cli::reject_value(source, rest.substr(0, 16), "begins a file in UTF-16 or one that is no text",
+    cli::reject_value(source, rest.substr(0, 16), "begins a file in UTF-16 or one that is not text",
                       "save it as UTF-8: iconv -f UTF-16 -t UTF-8 FILE");
   if (rest.starts_with(kByteOrderMark)) rest.remove_prefix(kByteOrderMark.size());
   while (!rest.empty()) {

@@ -132,7 +132,7 @@ void settle_metrics(OptionDraft& draft, const base::Environment& environment) {
     metrics.port = static_cast<std::uint16_t>(cli::parse_whole(port.source, port.text, 1, 65'535));
   }
   if (!diagnostics::is_numeric_address(address.text))
-    cli::reject_value(address.source, address.text, "is no numeric address",
+    cli::reject_value(address.source, address.text, "is not a numeric address",
                       "give one of each node's addresses: 127.0.0.1, or 0.0.0.0 for all");
   metrics.address = address.text;
 }

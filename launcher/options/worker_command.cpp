@@ -247,7 +247,8 @@ ProgramKind kind_of(const std::string& name) {
   const bool other_script = bytes.starts_with("#!") && !names_python(bytes) && !name.ends_with(".py");
   if (!elf && !other_script) return ProgramKind::script;
   if (!executable)
-    reject_file(name, elf ? "it is a program that cannot be executed" : "it is no Python script and cannot be executed",
+    reject_file(name,
+                elf ? "it is a program that cannot be executed" : "it is not a Python script and cannot be executed",
                 EACCES, fmt::format("make it executable: chmod +x {}", name));
   return ProgramKind::native;
 }

@@ -59,7 +59,7 @@ void set_address(PluginOptions& options, const std::string& attempted, std::stri
   const std::string address(text);
   in6_addr ignored{};
   if (::inet_pton(AF_INET, address.c_str(), &ignored) != 1 && ::inet_pton(AF_INET6, address.c_str(), &ignored) != 1) {
-    base::throw_invalid_argument(attempted, "'" + address + "' is no numeric address",
+    base::throw_invalid_argument(attempted, "'" + address + "' is not a numeric address",
                                  "give one of each node's addresses: 127.0.0.1, or 0.0.0.0 for all");
   }
   options.metrics_address = address;

@@ -261,7 +261,7 @@ json.dump(d, open("long.json", "w"))'
   run -0 "$INFO" env --nccl "$LIBRARY" --new
   [ "$output" = NCCL_SITE_SWITCH ]
   run -1 "$INFO" env --nccl /dev/null --new
-  [[ $output == *"it is no 64-bit ELF file"* ]]
+  [[ $output == *"it is not a 64-bit ELF file"* ]]
 }
 
 @test "bad command lines are one clear line" {

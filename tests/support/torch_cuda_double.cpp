@@ -265,7 +265,7 @@ void compute(const c10::OperatorHandle& operation, torch::jit::Stack* stack) {
   operation.callBoxed(shapes);
   std::vector<at::Tensor> results;
   for (std::size_t i = 0; i < shapes.size(); ++i) {
-    TORCH_CHECK(shapes[i].isTensor(), operation.schema(), " returns what is no tensor");
+    TORCH_CHECK(shapes[i].isTensor(), operation.schema(), " returns what is not a tensor");
     const auto* const alias = schema.returns()[i].alias_info();
     if (alias != nullptr && alias->isWrite()) {
       for (std::size_t k = 0; k < arguments.size(); ++k) {

@@ -110,7 +110,7 @@ std::string path_of(const std::string& program, const std::string& job) {
     if (!folder.empty() && ::access(path.c_str(), X_OK) == 0) return path;
   }
   refuse(ErrorCode::unavailable, job, fmt::format("PATH has no {}", program),
-         "a number that is no process of this host is taken for a job of Slurm");
+         "a number that is not a process of this host is taken for a job of Slurm");
 }
 
 /// Without what Slurm told a step or script around this process, which srun would obey.

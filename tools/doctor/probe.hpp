@@ -82,7 +82,7 @@ class PacketTrains {
 
   /// No more is to be sent.
   bool settled() const noexcept { return settled_; }
-  /// Packets of one train, one behind the other, each of packet_size() bytes.
+  /// Packets of one train, one after the other, each of packet_size() bytes.
   Bytes next(const Bytes& token);
   std::size_t packet_size() const noexcept { return payload_; }
 

@@ -71,7 +71,7 @@ std::vector<int> ranks(const json& object) {
     const auto [next, status] = std::from_chars(at, end, value);
     const bool ascending = found.empty() || value > found.back();
     if (status != std::errc{} || value < 0 || value >= kMostRanks || !ascending) {
-      throw Malformed{fmt::format("'{}' is no list of ranks", text(object, "ranks"))};
+      throw Malformed{fmt::format("'{}' is not a list of ranks", text(object, "ranks"))};
     }
     at = next;
     return value;
@@ -83,7 +83,7 @@ std::vector<int> ranks(const json& object) {
       for (int last = read(), next = found.back() + 1; next <= last; ++next) found.push_back(next);
     }
     if (at == end) break;
-    if (*at != ',' || ++at == end) throw Malformed{fmt::format("'{}' is no list of ranks", ranges)};
+    if (*at != ',' || ++at == end) throw Malformed{fmt::format("'{}' is not a list of ranks", ranges)};
   }
   return found;
 }
@@ -129,7 +129,7 @@ EnvironmentReport read_document(const json& document) {
 }  // namespace
 
 EnvironmentReport parse_dump(std::string_view text, const std::string& name) {
-  std::string cause = "it is no JSON document";
+  std::string cause = "it is not a JSON document";
   try {
     const json document = json::parse(text, nullptr, false);
     if (!document.is_discarded()) return read_document(document);

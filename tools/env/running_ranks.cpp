@@ -74,7 +74,7 @@ WantedRanks wanted_ranks(const std::string& text) {
   if (number_in(wanted.job) && (dot == std::string::npos || number_in(wanted.step))) return wanted;
   throw Error{{.code = ErrorCode::invalid_argument,
                .attempted = looking_for(text),
-               .cause = "this is no number of a job or step of Slurm",
+               .cause = "this is not the number of a job or step of Slurm",
                .hint = "squeue -s shows them: job:4711 or job:4711.0"}};
 }
 

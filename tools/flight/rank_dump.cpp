@@ -151,14 +151,14 @@ Call parse_call(const json& entry, const std::map<std::uint64_t, std::size_t>& g
   call.finished_ns = time(entry, "time_discovered_completed_ns");
   call.label = text(own, "label");
   const auto members = static_cast<int>(dump.groups[call.group].ranks.size());
-  if (call.is_transfer() && (call.root < 0 || call.root >= members)) reject("'root' is no rank of its group");
+  if (call.is_transfer() && (call.root < 0 || call.root >= members)) reject("'root' is not a rank of its group");
   return call;
 }
 
 RankDump parse(const json& document, const std::string& file) {
   if (!document.is_object() || !document.contains("ddp")) {
     reject(document.is_object() && document.contains("pg_config") ? "a dump of PyTorch, not of libddp"
-                                                                  : "it is no dump of a flight recorder");
+                                                                  : "it is not a dump of a flight recorder");
   }
   const json& own = member(document, "ddp");
   if (const std::string schema = text(own, "schema"); schema != kSchema) {

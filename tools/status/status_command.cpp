@@ -83,7 +83,7 @@ double seconds_of(const std::string& option, const std::string& text, double lea
   if (status == std::errc{} && end == text.data() + text.size() && seconds >= least && seconds <= kLongest_s)
     return seconds;
   throw cli::UsageError{"reading " + option,
-                        fmt::format("'{}' is no number of seconds from {} to {}", text, least, kLongest_s),
+                        fmt::format("'{}' is not a number of seconds from {} to {}", text, least, kLongest_s),
                         "give seconds, as 2.5"};
 }
 
@@ -194,7 +194,7 @@ cli::OptionTable status_table(StatusOptions& options) {
       .add_value("--job", "JOBID", "A job of Slurm, or one of its steps.",
                  [&](const auto& option, const auto& text) {
                    if (!is_job(text))
-                     cli::reject_value(option, text, "is no job of Slurm", "give its number, as 17 or 17.0");
+                     cli::reject_value(option, text, "is not a job of Slurm", "give its number, as 17 or 17.0");
                    options.target.slurm_job = text;
                  })
       .choices_of("squeue --me --noheader --format=%A");
@@ -203,7 +203,7 @@ cli::OptionTable status_table(StatusOptions& options) {
       .add_value("--pid", "PID", "A process of this host.",
                  [&](const auto& option, const auto& text) {
                    options.target.pid = number_of(text);
-                   if (!options.target.pid) cli::reject_value(option, text, "is no process", "give its number");
+                   if (!options.target.pid) cli::reject_value(option, text, "is not a process", "give its number");
                  })
       .choices_of("ps -o pid= -u \"$(id -u)\"");
   table.add_flag(

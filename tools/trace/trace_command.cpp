@@ -40,7 +40,7 @@ const json& field(const json& object, const char* name) {
 std::uint64_t whole(const json& object, const char* name, std::uint64_t highest) {
   const json& value = field(object, name);
   if (!value.is_number_unsigned() || value.get<std::uint64_t>() > highest) {
-    throw NoTrace{fmt::format("'{}' is no whole number from 0 to {}", name, highest)};
+    throw NoTrace{fmt::format("'{}' is not a whole number from 0 to {}", name, highest)};
   }
   return value.get<std::uint64_t>();
 }
@@ -48,13 +48,13 @@ std::uint64_t whole(const json& object, const char* name, std::uint64_t highest)
 double microseconds(const json& object, const char* name) {
   const json& value = field(object, name);
   const double number = value.is_number() ? value.get<double>() : -1;
-  if (!(number >= 0 && number <= kLatest)) throw NoTrace{fmt::format("'{}' is no time in microseconds", name)};
+  if (!(number >= 0 && number <= kLatest)) throw NoTrace{fmt::format("'{}' is not a time in microseconds", name)};
   return number;
 }
 
 std::string word(const json& object, const char* name) {
   const json& value = field(object, name);
-  if (!value.is_string()) throw NoTrace{fmt::format("'{}' is no text", name)};
+  if (!value.is_string()) throw NoTrace{fmt::format("'{}' is not text", name)};
   return value.get<std::string>();
 }
 
@@ -77,9 +77,9 @@ void read_event(const json& event, std::size_t position, RankTrace& trace) {
 
 RankTrace read(std::string_view text) {
   const json document = json::parse(text, nullptr, false);
-  if (document.is_discarded()) throw NoTrace{text.empty() ? "it is empty" : "it is no JSON, or truncated"};
+  if (document.is_discarded()) throw NoTrace{text.empty() ? "it is empty" : "it is not JSON, or truncated"};
   const json& events = field(document, "traceEvents");
-  if (!events.is_array() || events.empty()) throw NoTrace{"'traceEvents' is no list of events"};
+  if (!events.is_array() || events.empty()) throw NoTrace{"'traceEvents' is not a list of events"};
   RankTrace trace;
   for (std::size_t position = 0; position < events.size(); ++position) {
     try {
@@ -218,7 +218,7 @@ cli::OptionTable trace_table(TraceOptions& options) {
             "the later rank's clock is moved to that of the first, into the middle of what all buckets allow."},
        .examples = {{"ddp-info trace traces > job.json", "then open job.json in https://ui.perfetto.dev"}},
        .exit_statuses = {{"0", "success"},
-                         {"1", "failure (a file that is no trace, two of one rank, the output)"},
+                         {"1", "failure (a file that is not a trace, two of one rank, the output)"},
                          {"2", "wrong command line"}}}};
   table.add_help();
   table.add_flag("--no-align", "Leave the clocks as they are.", options.no_align);

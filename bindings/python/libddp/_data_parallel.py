@@ -66,7 +66,7 @@ class DistributedDataParallel(TorchDataParallel):
             raise ValueError("delay_all_reduce_named_params has a parameter that is not the module's, is ignored or "
                              "requires no gradient")
         if param_to_hook_all_reduce is not None and id(param_to_hook_all_reduce) not in map(id, module.parameters()):
-            raise ValueError("param_to_hook_all_reduce is no parameter of the module")
+            raise ValueError("param_to_hook_all_reduce is not a parameter of the module")
         self.process_group = process_group or dist.distributed_c10d._get_default_group()
         self.module = module
         self.dim = dim
@@ -100,7 +100,7 @@ class DistributedDataParallel(TorchDataParallel):
         """Of mixed precision: None: as it is."""
         found: torch.dtype | None = getattr(self.mixed_precision, name, None)
         if found is not None and not found.is_floating_point:
-            raise ValueError(f"mixed_precision has {name}={found}, which is no floating-point type")
+            raise ValueError(f"mixed_precision has {name}={found}, which is not a floating-point type")
         return found
 
     def _cast_buffers(self) -> None:

@@ -67,7 +67,7 @@ std::optional<std::chrono::milliseconds> duration_of(nb::handle timeout) {
     const nb::str shown = nb::repr(timeout);
     throw Error{{.code = ErrorCode::invalid_argument,
                  .attempted = "using the argument timeout",
-                 .cause = std::string(shown.c_str()) + " is no duration",
+                 .cause = std::string(shown.c_str()) + " is not a duration",
                  .hint = "give seconds, a datetime.timedelta, or None for the default"}};
   }
   return std::chrono::ceil<std::chrono::milliseconds>(

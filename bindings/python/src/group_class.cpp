@@ -40,7 +40,7 @@ ReduceOp reduce_op(const std::string& name) {
   }
   throw Error{{.code = ErrorCode::invalid_argument,
                .attempted = "using the argument op",
-               .cause = "'" + name + "' is no reduction",
+               .cause = "'" + name + "' is not a reduction",
                .hint = "reductions are sum, avg, min, max and product"}};
 }
 

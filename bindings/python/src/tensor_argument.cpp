@@ -136,7 +136,7 @@ TensorView TensorArguments::add(nb::handle object, const char* name, Access acce
   } else if (nb::hasattr(object, "__dlpack__")) {
     view = add_dlpack(object, name, access, *held);
   } else {
-    refuse(name, "a " + kind_of(object) + " is no tensor",
+    refuse(name, "a " + kind_of(object) + " is not a tensor",
            "give what has the buffer protocol or __dlpack__: a numpy array, a torch.Tensor");
   }
   held->next = held_;
@@ -234,7 +234,7 @@ std::vector<NamedTensor> named_tensors(nb::handle mapping, TensorArguments& tens
   if (!nb::hasattr(mapping, "items")) {
     throw Error{{.code = ErrorCode::invalid_argument,
                  .attempted = "using the argument tensors",
-                 .cause = "it is no mapping from names to tensors",
+                 .cause = "it is not a mapping from names to tensors",
                  .hint = "give a dict, such as model.state_dict()"}};
   }
   std::vector<NamedTensor> named;

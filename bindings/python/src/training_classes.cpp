@@ -36,7 +36,7 @@ SamplerOptions sampler_options(bool shuffle, std::int64_t seed, const std::strin
   }
   throw Error{{.code = ErrorCode::invalid_argument,
                .attempted = "using the argument remainder",
-               .cause = "'" + remainder + "' is no way to deal what is left",
+               .cause = "'" + remainder + "' is not a way to deal what is left",
                .hint = "give pad, drop or uneven"}};
 }
 
@@ -154,7 +154,7 @@ void add_samplers(nb::module_& module) {
           "load_state_dict", &load_state_dict, "state"_a,
           nb::sig("def load_state_dict(self, state: dict[str, int]) -> None"),
           "Goes on from there. Raises Mismatch when it is of another data set's size, seed or shuffle, InvalidArgument "
-          "when it is no such state.");
+          "when it is not such a state.");
   module.def("rank_seed", &rank_seed, "seed"_a, "rank"_a,
              "A seed of 64 bits for this rank's dropout and augmentation, far from the other ranks'.");
 }
@@ -178,7 +178,7 @@ MetricKind kind_of(const std::string& word) {
   }
   throw Error{{.code = ErrorCode::invalid_argument,
                .attempted = "making a MetricSet",
-               .cause = "'" + word + "' is no kind of metric",
+               .cause = "'" + word + "' is not a kind of metric",
                .hint = "kinds are mean, sum, min and max"}};
 }
 

@@ -30,7 +30,7 @@ LaunchSource source_of(const std::string& name) {
   }
   throw Error{{.code = ErrorCode::invalid_argument,
                .attempted = "using the argument launch",
-               .cause = "'" + name + "' is no source of ranks",
+               .cause = "'" + name + "' is not a source of ranks",
                .hint = "sources are pmix, pmi2, torchrun, openmpi, slurm and single"}};
 }
 

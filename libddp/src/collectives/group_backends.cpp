@@ -49,7 +49,7 @@ BackendChoice BackendChoice::of(std::string_view word) {
   if (!names) {
     throw Error{{.code = ErrorCode::invalid_argument,
                  .attempted = fmt::format("loading the communication backend '{}'", word),
-                 .cause = "that is no name of a backend",
+                 .cause = "that is not the name of a backend",
                  .hint = fmt::format("give {}", base::kBackendRule)}};
   }
   const Cuda cuda = names->cuda.empty() ? Cuda::none : names->cuda_if_possible ? Cuda::if_possible : Cuda::required;
@@ -268,7 +268,8 @@ void* open_library(std::string_view name) {
 
 const BackendPlugin& load(std::string_view name) {
   if (!base::may_name_backend(name)) {
-    fail(ErrorCode::invalid_argument, name, "that is no name of a backend", fmt::format("give {}", base::kBackendRule));
+    fail(ErrorCode::invalid_argument, name, "that is not the name of a backend",
+         fmt::format("give {}", base::kBackendRule));
   }
   void* library = open_library(name);
   const auto* plugin = static_cast<const BackendPlugin*>(dlsym(library, kSymbol));

@@ -57,7 +57,7 @@ Driver::Driver(const base::Environment& environment) {
   // The version first: that a driver is old says more than which of its functions are missing.
   if (driver_get_version == nullptr) {
     fail(fmt::format("the library that was found for {} has no cuDriverGetVersion", kLibrary), {},
-         "it is no driver library of CUDA; see DDP_CUDA_LIBRARY and LD_LIBRARY_PATH");
+         "it is not a driver library of CUDA; see DDP_CUDA_LIBRARY and LD_LIBRARY_PATH");
   }
   file_ = file_of(reinterpret_cast<void*>(driver_get_version));
   if (const CUresult code = driver_get_version(&version_); code != CUDA_SUCCESS) {

@@ -37,7 +37,7 @@ struct Piece {
 /// elements.
 void copy(Executor& executor, std::span<const Piece> pieces, Format from, Format to, double scale = 1);
 
-/// The tensors one behind the other from @p flat on: a bucket, filled by one launch.
+/// The tensors one after the other from @p flat on: a bucket, filled by one launch.
 void flatten(Executor& executor, std::span<const Part> tensors, Format of_tensors, void* flat, Format of_flat,
              double scale = 1);
 void unflatten(Executor& executor, const void* flat, Format of_flat, std::span<const Part> tensors, Format of_tensors,

@@ -18,7 +18,7 @@ struct Matrix {
   std::size_t rows() const { return (count - 1) / columns + 1; }
 };
 
-/// Columns of equal length one behind the other, so that each is contiguous. At least one.
+/// Columns of equal length one after the other, so that each is contiguous. At least one.
 struct Factor {
   float* data;
   std::size_t length;

@@ -42,7 +42,8 @@ class NoopHook final : public CommHook {
 void check_wire(DType wire) {
   if (wire == DType::float16 || wire == DType::bfloat16) return;
   base::throw_invalid_argument("making a hook that compresses gradients",
-                               fmt::format("{} is no type for the wire", to_string(wire)), "use float16 or bfloat16");
+                               fmt::format("{} is not a type for the wire", to_string(wire)),
+                               "use float16 or bfloat16");
 }
 
 class CompressWrapper final : public CommHook {

@@ -27,7 +27,7 @@ kernels::Format exact_format(DType type) {
     case DType::float16: return kernels::Format::float16;
     case DType::bfloat16: return kernels::Format::bfloat16;
     default:
-      base::throw_invalid_argument(kAveragingExactly, fmt::format("{} is no floating-point type", to_string(type)),
+      base::throw_invalid_argument(kAveragingExactly, fmt::format("{} is not a floating-point type", to_string(type)),
                                    "use no hook for integers");
   }
 }

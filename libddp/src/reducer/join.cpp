@@ -215,7 +215,7 @@ void Reducer::Impl::enter_join(Join& join) {
     if (join.options().divide_by_initial_world_size || value.device().type == DeviceType::cpu) continue;
     if (reducer::divides_on_device(value.dtype())) continue;
     refuse(
-        "gradients on a CUDA device that are no floating-point numbers of 16 bits or more can be divided by the "
+        "gradients on a CUDA device that are not floating-point numbers of 16 bits or more can be divided by the "
         "number of all ranks only",
         "set divide_by_initial_world_size");
   }

@@ -77,7 +77,7 @@ void check_options(const ReducerOptions& options, const std::vector<Parameter>& 
   }
   if (options.reduce_dtype && !can_be_cast(*options.reduce_dtype)) {
     base::throw_invalid_argument(kMakingReducer,
-                                 fmt::format("{} is no type to reduce in", to_string(*options.reduce_dtype)),
+                                 fmt::format("{} is not a type to reduce in", to_string(*options.reduce_dtype)),
                                  "give float32, float16 or bfloat16 as reduce_dtype");
   }
   if (options.log.sample_rate == 0) {

@@ -19,7 +19,7 @@ void check_sparse(const Parameter& parameter, const ReducerOptions& options) {
     base::throw_invalid_argument(kMaking, fmt::format("'{}' has sparse_gradient, but {}", parameter.name, cause), hint);
   };
   if (parameter.value.shape().empty()) refuse("no dimensions", "a scalar has no rows");
-  if (!parameter.strides.empty()) refuse("its rows do not lie one behind the other", "make it contiguous");
+  if (!parameter.strides.empty()) refuse("its rows do not lie one after the other", "make it contiguous");
   if (parameter.gradient.data() != nullptr) refuse("memory for a dense one", "give it to mark_ready");
   if (options.comm_hook && (options.comm_hook->takes_leaves() || options.comm_hook->needs_all_parameters())) {
     refuse("the hook needs all gradients in buckets", "leave it dense, or take another hook");

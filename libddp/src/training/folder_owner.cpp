@@ -322,7 +322,7 @@ void FolderOwner::check(Deadline deadline) {
       fmt::format("{} has taken the folder over from {}", reading.saver ? reading.saver->name() : "another job",
                   self_.name()),
       fmt::format(
-          "if both are to go on, give each a folder of its own; a job is taken for gone when it is requeued, or "
+          "if both are to continue, give each a folder of its own; a job is taken for gone when it is requeued, or "
           "not heard of for {} s",
           patience_.silence.count() / 1000));
 }

@@ -107,7 +107,7 @@ void ElasticSampler::load(const SamplerState& state) {
     throw Error{{.code = ErrorCode::mismatch,
                  .attempted = "loading the state of a sampler",
                  .cause = fmt::format("the state is '{}', the sampler's '{}'", to_string(state), to_string(state_)),
-                 .hint = "an epoch can only go on with the same data set, seed and shuffle"}};
+                 .hint = "an epoch can only continue with the same data set, seed and shuffle"}};
   }
   state_ = state;
 }

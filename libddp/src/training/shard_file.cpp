@@ -176,7 +176,7 @@ void throw_damaged(const std::string& path, std::string cause, ErrorCode code) {
   throw Error{{.code = code,
                .attempted = fmt::format("reading '{}'", path),
                .cause = std::move(cause),
-               .hint = fmt::format("remove '{}' to go on from the checkpoint before",
+               .hint = fmt::format("remove '{}' to continue from the checkpoint before",
                                    std::filesystem::path(path).parent_path().string())}};
 }
 

@@ -33,7 +33,7 @@ std::string format_index(const ShardIndex& index) {
 
 std::uint32_t parse_shard_start(std::string_view start, const std::string& path) {
   if (start.size() != kShardStartBytes || !start.starts_with(kShardMagic)) {
-    throw_damaged(path, "it is no file of a checkpoint of libddp");
+    throw_damaged(path, "it is not a file of a checkpoint of libddp");
   }
   base::ByteReader reader(as_bytes_of(start.substr(kShardMagic.size())), "start of a checkpoint's file");
   if (const auto version = reader.integer<std::uint32_t>(); version != kShardVersion) {

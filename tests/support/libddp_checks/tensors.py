@@ -148,7 +148,7 @@ def bad_arguments(world, group):
         return
     good = numpy.zeros(4, "float32")
     for tensor, words in ((good.astype("int16"), "'h'"), (good.astype(">f4"), "'>f'"), (good.astype("clongdouble"), "'Zg'"),
-                          (good[::2], "contiguous"), (b"abcd", "read-only"), ("abcd", "a str is no tensor"),
+                          (good[::2], "contiguous"), (b"abcd", "read-only"), ("abcd", "a str is not a tensor"),
                           ([1.0], "a list"), (numpy.array(["a"]), "format"), (numpy.zeros(1, "M8[s]"), "buffer")):
         raises(ValueError, group.all_reduce, tensor, words=words)
     raises(libddp.InvalidArgument, group.all_reduce, good, "mean", words="avg")

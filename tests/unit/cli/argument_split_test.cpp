@@ -55,7 +55,7 @@ TEST(ArgumentSplit, AnOptionalValueStandsBehindAnEqualsSign) {
 TEST(ArgumentSplit, WhatIsSurelyAnOptionsValueIsNoProgram) {
   for (const char* value : {"stderr", "stdout", "-", "env.json", "/tmp/a.txt", "b.log"}) {
     EXPECT_THAT(split_complaint({"--dump-env", value, "train.py"}),
-                testing::AllOf(HasSubstr("'--dump-env' takes its value behind a '='"),
+                testing::AllOf(HasSubstr("'--dump-env' takes its value after a '='"),
                                HasSubstr(std::string("--dump-env=") + value)));
   }
 }

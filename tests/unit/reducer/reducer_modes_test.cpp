@@ -305,7 +305,7 @@ TEST_F(ReducerModes, AHookGetsUndividedBucketsInOrder) {
   EXPECT_THROW(reducer.finalize(), std::runtime_error);
   EXPECT_THAT(hook->buckets, SizeIs(3)) << "it was called again";
   expect_broken(reducer);
-  EXPECT_THAT(cause_of([] { compress_hook(DType::int32); }), HasSubstr("int32 is no type for the wire"));
+  EXPECT_THAT(cause_of([] { compress_hook(DType::int32); }), HasSubstr("int32 is not a type for the wire"));
 }
 
 TEST_F(ReducerModes, ExactAveragesCountEachLeaf) {
@@ -334,7 +334,7 @@ TEST_F(ReducerModes, ExactAveragesCountEachLeaf) {
   Reducer integers =
       make_with({.comm_hook = exact_average_hook()}, {{.name = "whole", .value = whole, .gradient = whole}});
   integers.prepare_for_backward();
-  EXPECT_THAT(cause_of([&] { integers.mark_ready(0); }), HasSubstr("int32 is no floating-point type"));
+  EXPECT_THAT(cause_of([&] { integers.mark_ready(0); }), HasSubstr("int32 is not a floating-point type"));
 }
 
 TEST_F(ReducerModes, AnotherGroupGoesOnAfterOneHasFailed) {

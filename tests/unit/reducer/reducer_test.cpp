@@ -329,7 +329,7 @@ TEST_F(Exchange, ShortGradientsAreAddedInALongerType) {
 TEST_F(Exchange, TypesThatCannotBeReducedInAreRefused) {
   std::vector<Half> value(10);
   EXPECT_THAT(cause_of([&] { Reducer(parameters(), group_, {.reduce_dtype = DType::int8}); }),
-              HasSubstr("int8 is no type to reduce in"));
+              HasSubstr("int8 is not a type to reduce in"));
   EXPECT_THAT(cause_of([&] { Reducer({{.name = "half", .value = value}}, group_, {.reduce_dtype = DType::bfloat16}); }),
               HasSubstr("'half' is float16, which cannot be reduced in bfloat16"));
 }
@@ -450,7 +450,7 @@ TEST_F(SparseExchange, ParametersWithoutRowsAreRefused) {
                 it.value = {table_.data(), DType::float32, {}};
               }),
               HasSubstr("but no dimensions"));
-  EXPECT_THAT(refused([&](Parameter& it) { it.strides = {1, 6}; }), HasSubstr("do not lie one behind the other"));
+  EXPECT_THAT(refused([&](Parameter& it) { it.strides = {1, 6}; }), HasSubstr("do not lie one after the other"));
   EXPECT_THAT(refused([&](Parameter& it) { it.gradient = it.value; }), HasSubstr("memory for a dense one"));
 }
 

@@ -127,8 +127,8 @@ TEST(RankDumpFile, SaysWhatIsWrong) {
   };
   EXPECT_EQ(cause(""), "it is empty");
   EXPECT_THAT(cause(good.substr(0, good.size() / 2)), HasSubstr("cut off"));
-  EXPECT_THAT(cause("hello"), HasSubstr("it is no JSON"));
-  EXPECT_EQ(cause("[]"), "it is no dump of a flight recorder");
+  EXPECT_THAT(cause("hello"), HasSubstr("it is not JSON"));
+  EXPECT_EQ(cause("[]"), "it is not a dump of a flight recorder");
   EXPECT_EQ(cause(R"({"version": "2.10", "pg_config": {}, "entries": []})"), "a dump of PyTorch, not of libddp");
   EXPECT_EQ(with("ddp-flight/1", "ddp-flight/2"),
             "its schema is 'ddp-flight/2', and this program knows 'ddp-flight/1'");

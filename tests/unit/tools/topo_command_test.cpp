@@ -82,7 +82,7 @@ TEST(TopoOptions, SuggestsTheClosestWord) {
   EXPECT_THAT(complaint({"--gpus", "al"}), HasSubstr("did you mean 'all'?"));
   EXPECT_THAT(complaint({"--nprok", "2"}), HasSubstr("unknown option '--nprok'; did you mean '--nproc'?"));
   EXPECT_THAT(complaint({"-n", "2"}), HasSubstr("unknown option '-n'"));
-  EXPECT_THAT(complaint({"machine.xml"}), HasSubstr("'machine.xml' is no option"));
+  EXPECT_THAT(complaint({"machine.xml"}), HasSubstr("'machine.xml' is not an option"));
 }
 
 TEST(TopoOptions, RefusesMissingAndUnwantedValues) {

@@ -58,12 +58,12 @@ TEST(Trace, OthersAreRefusedByName) {
   EXPECT_THAT(refusal(R"({"traceEvents": []})"), HasSubstr("no list of events"));
   const auto with = [](const char* event) { return R"({"traceEvents": [)" + std::string(event) + "]}"; };
   EXPECT_THAT(refusal(with("3")), HasSubstr("event 0: there should be an object with 'ph'"));
-  EXPECT_THAT(refusal(with(R"({"ph": "X", "pid": -1})")), HasSubstr("'pid' is no whole number"));
+  EXPECT_THAT(refusal(with(R"({"ph": "X", "pid": -1})")), HasSubstr("'pid' is not a whole number"));
   EXPECT_THAT(refusal(with(R"({"ph": "B", "pid": 1})")), HasSubstr("phase X"));
   EXPECT_THAT(refusal(with(R"({"ph": "M", "pid": 1}, {"ph": "M", "pid": 2})")), HasSubstr("ranks 1 and 2"));
   EXPECT_THAT(refusal(with(R"({"ph": "X", "pid": 1, "name": "a", "ts": 1e30, "dur": 0,
                                "args": {"step": 1, "bucket": 0, "parameters": 1}})")),
-              HasSubstr("'ts' is no time"));
+              HasSubstr("'ts' is not a time"));
   EXPECT_THAT(error_of([] {
                 one_of_each_rank({trace_of(1, 0, 0), trace_of(1, 0, 0)});
               })

@@ -132,7 +132,7 @@ NcclFile scan_nccl(const std::string& path, const std::string& root) {
   }
   const auto constants = constants_of(fd.get());
   if (!constants) {
-    file.problem = "it is no 64-bit ELF file with a section .rodata";
+    file.problem = "it is not a 64-bit ELF file with a section .rodata";
     return file;
   }
   scan_constants(*constants, file);

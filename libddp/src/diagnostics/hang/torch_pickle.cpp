@@ -139,7 +139,7 @@ class PickleReader {
     const bool pairs = open == '{';
     if (pairs && items.size() % 2 != 0) refuse_pickle("its pickle is malformed");
     for (std::size_t i = 0; i < items.size(); i += pairs ? 2 : 1) {
-      if (pairs && items[i].front() != '"') refuse_pickle("a key in it is no string");
+      if (pairs && items[i].front() != '"') refuse_pickle("a key in it is not a string");
       if (pairs && items[i] == kLeftOut) continue;
       if (whole.size() > 1) whole += ',';
       whole += items[i];

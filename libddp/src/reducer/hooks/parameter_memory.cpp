@@ -2,7 +2,7 @@
 
 namespace ddp::hooks {
 
-/// Whether they lie one behind the other already.
+/// Whether they lie one after the other already.
 bool ParameterMemory::in_place(std::span<const Entry> entries, Device device) const {
   const float* next = nullptr;
   const void* memory = nullptr;

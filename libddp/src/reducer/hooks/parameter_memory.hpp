@@ -21,7 +21,7 @@ class ParameterMemory {
     std::size_t parameter;
     std::size_t count;  ///< floats
   };
-  /// For the entries of a call, one behind the other.
+  /// For the entries of a call, one after the other.
   struct Places {
     std::vector<float*> now;         ///< to be written by every step
     std::vector<const float*> kept;  ///< what the last step has written, here or elsewhere; null: none has

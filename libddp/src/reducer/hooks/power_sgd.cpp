@@ -190,7 +190,7 @@ class PowerSgdHook final : public hooks::FloatHook {
       pieces.push_back({.from = errors.kept[i], .to = gradients[i], .count = entries[i].count});
     }
     kernels::add(exchange.launcher(), pieces);
-    // a batched bucket's one behind the other are those of its matrix
+    // a batched bucket's one after the other are those of its matrix
     for (std::size_t i = 0; i < exchange.compressed.size(); ++i) exchange.compressed[i].error = errors.now[i];
   }
 

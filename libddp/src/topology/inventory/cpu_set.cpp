@@ -24,7 +24,7 @@ int parse_number(std::string_view text, std::string_view whole) {
   int number = 0;
   const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (status != std::errc{} || end != text.data() + text.size() || number < 0 || number > CpuSet::kLargest) {
-    reject(fmt::format("'{}' in '{}' is no processor number", text, whole));
+    reject(fmt::format("'{}' in '{}' is not a processor number", text, whole));
   }
   return number;
 }
@@ -87,7 +87,7 @@ int CpuSet::first() const noexcept {
 }
 
 void CpuSet::insert(int cpu) {
-  if (cpu < 0 || cpu > kLargest) reject(fmt::format("{} is no processor number", cpu));
+  if (cpu < 0 || cpu > kLargest) reject(fmt::format("{} is not a processor number", cpu));
   const auto word = static_cast<std::size_t>(cpu / kBits);
   if (word >= words_.size()) words_.resize(word + 1);
   words_[word] |= 1ULL << (cpu % kBits);

@@ -277,7 +277,7 @@ json parse(std::string_view text) {
   try {
     return json::parse(text);
   } catch (const json::exception& error) {
-    reject(fmt::format("it is no JSON: {}", error.what()));
+    reject(fmt::format("it is not JSON: {}", error.what()));
   }
 }
 
@@ -293,7 +293,7 @@ std::string to_json(const LiveFacts& facts) {
 
 LiveFacts facts_from_json(std::string_view text) {
   const json parsed = parse(text);
-  if (!parsed.is_object() || !parsed.contains("version")) reject("it is no object with a 'version'");
+  if (!parsed.is_object() || !parsed.contains("version")) reject("it is not an object with a 'version'");
   const Value value{parsed, "the record"};
   if (parsed["version"] != kVersion) reject(fmt::format("its version is not {}", kVersion));
   value.with_members({"version", "interfaces", "rdma", "virtual_functions", "gpus", "gpu_links"});

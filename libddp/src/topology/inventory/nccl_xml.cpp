@@ -129,7 +129,7 @@ class Reader {
       const std::string_view word = words[i];
       const auto [end, status] = std::from_chars(word.data(), word.data() + word.size(), bits, 16);
       if (word.empty() || status != std::errc{} || end != word.data() + word.size()) {
-        fail(cpu, fmt::format("'{}' in affinity=\"{}\" is no word of a mask", word, text), hint);
+        fail(cpu, fmt::format("'{}' in affinity=\"{}\" is not a word of a mask", word, text), hint);
       }
       const int first = static_cast<int>(words.size() - 1 - i) * 32;
       for (int bit = 0; bit < 32; ++bit) {
@@ -149,7 +149,7 @@ class Reader {
     const std::string_view number = cpu.attribute("numaid").value();
     const auto numa = number_in(number);
     if (!numa || *numa < -1 || *numa > CpuSet::kLargest) {
-      fail(cpu, fmt::format("numaid=\"{}\" is no number of a NUMA node", number), "is it NCCL's format?");
+      fail(cpu, fmt::format("numaid=\"{}\" is not the number of a NUMA node", number), "is it NCCL's format?");
     }
     for (const NumaNode& node : parts_.numa_nodes) {
       if (node.os_index == *numa) fail(cpu, fmt::format("NUMA node {} is there twice", *numa), "remove one of them");
@@ -173,7 +173,7 @@ class Reader {
     const std::string_view busid = pci.attribute("busid").value();
     const auto address = PciAddress::parse(busid);
     if (!address) {
-      fail(pci, fmt::format("busid=\"{}\" is no PCI address", busid), "an address looks like 0000:3b:00.0");
+      fail(pci, fmt::format("busid=\"{}\" is not a PCI address", busid), "an address looks like 0000:3b:00.0");
     }
     const unsigned base_class = hex_attribute(pci, "class").value_or(0) >> 16;
     const bool is_gpu = base_class == pci::kDisplay || pci.child("gpu");
@@ -230,7 +230,7 @@ class Reader {
     const std::string_view text = link.attribute("count").value();
     const auto count = number_in(text);
     if (!count || *count < 0 || *count > kMostLinksOfDevice) {
-      fail(link, fmt::format("count=\"{}\" is no number of links", text),
+      fail(link, fmt::format("count=\"{}\" is not a number of links", text),
            fmt::format("it is 1 to {}", kMostLinksOfDevice));
     }
     // Targets that are no GPU of this machine (a CPU; an address that a hypervisor hides) are simply not found later.

@@ -101,7 +101,7 @@ void check_root_element(std::string_view xml, std::string_view name) {
   const std::string_view head = xml.substr(0, kHeadBytes);
   const auto root = head.find("<topology");
   if (root == std::string_view::npos) {
-    reject(name, "it is no hwloc topology: it has no <topology> element",
+    reject(name, "it is not an hwloc topology: it has no <topology> element",
            "write one with 'ddp-info topo --export FILE' or 'lstopo FILE.xml'");
   }
   const std::string_view element = head.substr(root, head.find('>', root) - root);

@@ -54,7 +54,7 @@ TEST(OutputOptions, MetricsAreServedOnRequestOnly) {
   EXPECT_EQ(parse({"--event-log-interval=2.5", "p"}).event_log_interval, std::chrono::milliseconds(2500));
   for (const char* wrong : {"0", "65536", "-1", "9464x", "", "all"})
     EXPECT_THAT(complaint({fmt::format("--metrics-port={}", wrong), "p"}), HasSubstr("--metrics-port")) << wrong;
-  EXPECT_THAT(complaint({"--metrics-address=localhost", "p"}), HasSubstr("is no numeric address"));
+  EXPECT_THAT(complaint({"--metrics-address=localhost", "p"}), HasSubstr("is not a numeric address"));
   EXPECT_THAT(complaint({"--event-log-interval=0", "p"}), HasSubstr("--event-log-interval"));
 }
 

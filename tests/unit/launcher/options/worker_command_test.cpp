@@ -88,7 +88,7 @@ TEST_F(WorkerCommands, ProgramsAreExecuted) {
   ::chmod("elf", 0644);
   ::chmod("shell.sh", 0644);
   expect_refusal({"./elf"}, kExitNotExecutable, "chmod +x ./elf");
-  expect_refusal({"shell.sh"}, kExitNotExecutable, "it is no Python script and cannot be executed");
+  expect_refusal({"shell.sh"}, kExitNotExecutable, "it is not a Python script and cannot be executed");
 }
 
 TEST_F(WorkerCommands, NamesThatAreNoFileHereComeFromThePath) {

@@ -371,7 +371,7 @@ TEST(DoctorOptions, WrongOnesAreRefused) {
   EXPECT_THAT(refusal({"--fail-on", "all"}), HasSubstr("'all' is not one of"));
   EXPECT_THAT(refusal({"--json=1"}), HasSubstr("takes no value"));
   EXPECT_THAT(refusal({"--skip"}), HasSubstr("needs a value"));
-  EXPECT_THAT(refusal({"n0"}), HasSubstr("is no option"));
+  EXPECT_THAT(refusal({"n0"}), HasSubstr("is not an option"));
 }
 
 }  // namespace

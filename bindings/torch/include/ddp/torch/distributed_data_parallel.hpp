@@ -66,7 +66,7 @@ inline std::optional<DType> reduce_dtype(const MixedPrecision& types) {
   for (const auto& type : {types.param, types.reduce, types.buffer}) {
     if (type && !c10::isFloatingType(*type)) {
       throw_invalid_argument("wrapping a module in mixed precision",
-                             std::string{at::toString(*type)} + " is no floating-point type",
+                             std::string{at::toString(*type)} + " is not a floating-point type",
                              "give torch::kBFloat16, torch::kHalf or torch::kFloat");
     }
   }
