@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 
 def join(backend: str) -> torch.device:
-    """torchrun, ddprun and srun --ddp tell the ranks by variables; of srun --mpi=pmix and mpirun libddp knows them."""
+    """torchrun, ddprun and srun --ddp set the ranks' variables; under srun --mpi=pmix and mpirun libddp knows them."""
     told = "MASTER_ADDR" in os.environ and "RANK" in os.environ
     if backend == "ddp" or not told:
         import libddp.torch  # registers pmix:// and "ddp"

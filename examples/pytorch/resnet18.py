@@ -24,7 +24,7 @@ TEST_IMAGES = 360
 
 
 def join(backend: str | None) -> torch.device:
-    """torchrun, ddprun and srun --ddp tell the ranks by variables; of srun --mpi=pmix and mpirun libddp knows them."""
+    """torchrun, ddprun and srun --ddp set the ranks' variables; under srun --mpi=pmix and mpirun libddp knows them."""
     backend = backend or ("nccl" if torch.cuda.is_available() else "gloo")
     told = "MASTER_ADDR" in os.environ and "RANK" in os.environ
     if backend == "ddp" or not told:

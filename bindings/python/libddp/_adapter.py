@@ -61,7 +61,7 @@ def _flags() -> list[str]:
     includes = [root / "include", root / "include" / "torch" / "csrc" / "api" / "include",
                 Path(sysconfig.get_paths()["include"])]
     if not (includes[-1] / "Python.h").exists():
-        raise _unusable(f"{includes[-1]}/Python.h is not there", "install Python's headers (python3-dev)")
+        raise _unusable(f"{includes[-1]}/Python.h is missing", "install Python's headers (python3-dev)")
     return ["-std=c++20", "-O1", "-g0", "-DNDEBUG", "-fPIC", "-fvisibility=hidden", "-w",
             f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}", f"-DTORCH_EXTENSION_NAME={_NAME}",
             "-DTORCH_API_INCLUDE_EXTENSION_H", *(f"-isystem{path}" for path in includes), f"-I{_INCLUDE}"]
@@ -170,7 +170,7 @@ def _obtain(broken: int | None = None) -> tuple[int, Path]:
 
 
 def library() -> Path:
-    """The compiled adapter; compiles it if it is not there. Other processes that want the same wait."""
+    """The compiled adapter; compiles it if it is missing. Other processes that want the same wait."""
     file, path = _obtain()
     os.close(file)
     return path

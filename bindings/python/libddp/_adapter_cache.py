@@ -1,6 +1,6 @@
 """The folder that keeps the compiled adapter. What lies there is loaded, so no other user but root may have put it there.
 
-Folder and files are opened once, and judged by what was opened. Nobody else may rename a folder on the way, as for sshd's
+Folder and files are opened once, and judged by what was opened. No other user may rename a folder on the way, as for sshd's
 StrictModes: each is the user's or root's, and others may not write to it, unless it is sticky.
 """
 
@@ -47,7 +47,7 @@ def _strangers_in_namespace() -> int | None:
 
 
 def _open_trusted(path: Path) -> int:
-    """A descriptor of the folder, which is made if it is not there. Links are followed first; what they lead to is judged."""
+    """A descriptor of the folder, which is made if it is missing. Links are followed first; what they lead to is judged."""
     real = Path(os.path.realpath(path))
     own, above = {os.geteuid(), 0}, {os.geteuid(), 0, _strangers_in_namespace()}
     at = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -113,7 +113,7 @@ class AdapterCache:
         return os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=self._folder)
 
     def open_library(self, name: str) -> int | None:
-        """A descriptor of the library. None: it is not there, or not whole, as after a power failure."""
+        """A descriptor of the library. None: it is missing, or not whole, as after a power failure."""
         try:
             file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self._folder)
         except FileNotFoundError:

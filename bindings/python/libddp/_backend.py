@@ -59,7 +59,7 @@ def default() -> str:
 
 
 def _wanted() -> tuple[bool, int | None]:
-    """Whether CUDA tensors will come, and this rank's device, where it is named. torch.distributed tells its backends neither;
+    """Whether CUDA tensors will come, and this rank's device, where it is named. torch.distributed gives its backends neither;
     its function that makes groups, which is calling, knows. Where that is another than is known here: yes, and none."""
     cuda, index, frame = True, None, sys._getframe()
     while frame is not None and frame.f_code.co_name != "_new_process_group_helper":

@@ -97,7 +97,7 @@ class DistributedDataParallel(TorchDataParallel):
             self._sync_buffers()
 
     def _type(self, name: str) -> torch.dtype | None:
-        """Of mixed precision: None: as it is."""
+        """A type of mixed precision; None: unchanged."""
         found: torch.dtype | None = getattr(self.mixed_precision, name, None)
         if found is not None and not found.is_floating_point:
             raise ValueError(f"mixed_precision has {name}={found}, which is not a floating-point type")
@@ -266,7 +266,7 @@ class DistributedDataParallel(TorchDataParallel):
 
     def join_hook(self, **kwargs: Any) -> _joining.ModelHook:
         """Of torch.distributed.algorithms.join.Join. Ranks that have run out get the averaged gradients of the others' steps,
-        too, so that sharded optimizers go on with them."""
+        too, so that sharded optimizers continue with them."""
         if (last := self._joining()) is not None:
             last.leave()
         hook = _joining.ModelHook(self, self.join(kwargs.get("divide_by_initial_world_size", True)))
@@ -331,7 +331,7 @@ class DistributedDataParallel(TorchDataParallel):
         self._dropped = [place for place, each in enumerate(kept) if hasattr(each, "_in_backward_optimizers")]
         if self._dropped:
             if self.mixed_precision is not None:
-                raise NotImplementedError(_REFUSED.format("optimizers within backward() with mixed_precision", "call step() behind it"))
+                raise NotImplementedError(_REFUSED.format("optimizers within backward() with mixed_precision", "call step() after it"))
             from libddp import _optimizers
             _optimizers.take_over([kept[place] for place in self._dropped])
             self.register_comm_hook(self.process_group, _optimizers.step_hook)

@@ -25,7 +25,7 @@ def _call(function: _Callback, work: Work) -> None:
 
 
 class _Callbacks:
-    """What is to be called, by numbers, and the queue that tells which."""
+    """What is to be called, by numbers, and the queue that says which."""
 
     def __init__(self) -> None:
         self.queue = CompletionQueue()

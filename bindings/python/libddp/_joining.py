@@ -37,7 +37,7 @@ class ModelHook(JoinHook):
             self._entered = True
 
     def begin_step(self) -> None:
-        """Tells those that have run out that this rank has not. Raises where torch's Join shall end all ranks."""
+        """Informs ranks that have run out that this rank has not. Raises where torch's Join shall end all ranks."""
         self._enter()
         told, self._told = self._told, None
         if told is not None:

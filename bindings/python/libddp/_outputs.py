@@ -12,7 +12,7 @@ _NO_TENSOR = (type(None), bool, int, float, complex, str, bytes, torch.dtype, to
 
 
 def find_tensors(value: Any, found: list[torch.Tensor]) -> bool:
-    """Appends the tensors of a forward pass' result; False where nobody knows how to look into a part of it."""
+    """Appends the tensors of a forward pass' result; False where a part of it has an unknown type."""
     if isinstance(value, torch.Tensor):
         found.append(value)
         return True

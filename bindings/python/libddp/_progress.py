@@ -1,4 +1,4 @@
-"""One progress bar for a job: rank 0's, in lines where nobody watches a terminal."""
+"""One progress bar for a job: rank 0's, in lines where there is no terminal."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Progress(Generic[Item]):
         """Samples of this rank so far; 0 if they are not counted."""
 
     def set(self, **values: object) -> None:
-        """Numbers to show behind the bar: set(loss=0.31). Of rank 0."""
+        """Numbers to show after the bar: set(loss=0.31). Rank 0's."""
         self._values.update(values)
 
     def __len__(self) -> int:

@@ -36,7 +36,7 @@ class _Handler(RendezvousHandler):
                                "launcher start the job again")
         self._world = libddp.init()
         if self._world.world_size != self._parameters.max_nodes:
-            raise ValueError(f"torchrun was told --nnodes={self._parameters.max_nodes}, but the launcher has started "
+            raise ValueError(f"torchrun got --nnodes={self._parameters.max_nodes}, but the launcher has started "
                              f"{self._world.world_size} of it; start one on each node: srun --ntasks-per-node=1")
         # the ranks are torchrun's; they inherit what says that the launcher's rank is this process
         os.environ["DDP_LAUNCH"] = "torchrun"

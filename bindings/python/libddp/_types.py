@@ -1,4 +1,4 @@
-"""What type checkers are told of tensors. Nothing imports this at run time."""
+"""What type checkers know of tensors. Nothing imports this at run time."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class WrappedModule:
                         if id(each) not in self._averaged]
 
     def check(self) -> None:
-        """Raises InvalidArgument for a parameter that requires a gradient, which nobody would average. Parameters may have been
+        """Raises InvalidArgument for a parameter that requires a gradient, which would not be averaged. Parameters may have been
         taken away, or frozen."""
         now = chain.from_iterable(map(self._values, self._filled))
         if sum(map(len, self._places)) != len(self._found) or not all(map(is_, now, self._found)):

@@ -1,4 +1,4 @@
-"""Metrics in files: CSV, and TensorBoard by whoever writes its format."""
+"""Metrics in files: CSV, and TensorBoard by any installed writer of its format."""
 
 from __future__ import annotations
 
