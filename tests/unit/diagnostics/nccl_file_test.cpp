@@ -96,9 +96,9 @@ TEST(NcclFile, WhatIsNoLibraryIsSaid) {
     EXPECT_NE(scan_nccl((where / "cut").string()).problem, "") << size;
   }
   ASSERT_EQ(::mkfifo((where / "fifo").c_str(), 0600), 0);
-  EXPECT_THAT(scan_nccl((where / "fifo").string()).problem, HasSubstr("no 64-bit ELF file"));  // and does not block
+  EXPECT_THAT(scan_nccl((where / "fifo").string()).problem, HasSubstr("not a 64-bit ELF file"));  // and does not block
   std::ofstream(where / "text") << std::string(4096, 'x');
-  EXPECT_THAT(scan_nccl((where / "text").string()).problem, HasSubstr("no 64-bit ELF file"));
+  EXPECT_THAT(scan_nccl((where / "text").string()).problem, HasSubstr("not a 64-bit ELF file"));
 }
 
 // In a root of its own, as a container's: paths are those that the process itself sees.

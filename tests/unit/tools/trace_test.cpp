@@ -55,7 +55,7 @@ TEST(Trace, OthersAreRefusedByName) {
   EXPECT_THAT(refusal(""), HasSubstr("x.json': it is empty"));
   EXPECT_THAT(refusal("{\"traceEvents\": ["), HasSubstr("truncated"));
   EXPECT_THAT(refusal("[]"), HasSubstr("'traceEvents'"));
-  EXPECT_THAT(refusal(R"({"traceEvents": []})"), HasSubstr("no list of events"));
+  EXPECT_THAT(refusal(R"({"traceEvents": []})"), HasSubstr("not a list of events"));
   const auto with = [](const char* event) { return R"({"traceEvents": [)" + std::string(event) + "]}"; };
   EXPECT_THAT(refusal(with("3")), HasSubstr("event 0: there should be an object with 'ph'"));
   EXPECT_THAT(refusal(with(R"({"ph": "X", "pid": -1})")), HasSubstr("'pid' is not a whole number"));

@@ -151,7 +151,7 @@ TEST(LiveFactsJson, TextThatIsNoJsonIsRejected) {
   const std::string whole = to_json(sample());
   for (const std::string& text : {std::string{}, std::string{"  "}, std::string{"<xml/>"}, whole + "x", "[" + whole,
                                   std::string("\0", 1), std::string{"\xff"}, std::string{"{\"version\":1e999}"}}) {
-    EXPECT_THAT(problem(text), HasSubstr("no JSON"));
+    EXPECT_THAT(problem(text), HasSubstr("not JSON"));
   }
   for (std::size_t size = 0; size < whole.size(); size += 7) problem(whole.substr(0, size));
 }
@@ -209,7 +209,7 @@ TEST(LiveFactsJson, AddressesMustBeNumericWithAPrefixThatFits) {
 TEST(LiveFactsJson, EndlessTextIsRejectedUnread) {
   const std::string open(64U << 20U, '[');
   EXPECT_THAT(problem(open), HasSubstr("are allowed"));
-  EXPECT_THAT(problem(std::string(::ddp::test::cases(1 << 20), '[')), HasSubstr("no JSON"));
+  EXPECT_THAT(problem(std::string(::ddp::test::cases(1 << 20), '[')), HasSubstr("not JSON"));
 }
 
 TEST(CollectLiveFacts, ThisMachineHasItsLoopback) {
