@@ -106,6 +106,34 @@ use_library() {
   howto backend
 }
 
+# use_package: the Python package as pip installs it: its folder is one in which Python reads .pth files, its commands are in PATH.
+use_package() {
+  local site=$root/build/python/site name
+  use_torch
+  [ -d "$site/libddp" ] || skip "needs the Python package (scripts/python-package)"
+  mkdir bin
+  printf '#!/bin/sh\nexec "%s" -c "import sys; from libddp._horovodrun import main; main()" "$@"\n' "$(command -v python)" >bin/ddp-horovodrun
+  printf 'import site; site.addsitedir("%s")\n' "$site" >sitecustomize.py
+  chmod +x bin/ddp-horovodrun
+  export PATH="$PWD/bin:$PATH" PYTHONPATH="$PWD:$site" DDP_TORCH_CACHE="$root/build/python/cache"
+  cp "$root/examples/horovod_train/train.py" .
+}
+
+@test "howto: a script of Horovod" {
+  use_package
+  howto horovod
+  [ "$(grep -c "rank [0-3] of 4: weights" log)" -eq 8 ]
+}
+
+@test "howto: a script of mpi4py" {
+  use_package
+  printf 'from mpi4py import MPI\nprint("SUM", MPI.COMM_WORLD.allreduce(1), flush=True)\n' >train.py
+  type mpirun >/dev/null 2>&1 || printf '#!/bin/sh\n:\n' >bin/mpirun
+  chmod +x bin/*
+  howto mpi4py 's/^mpirun .*$//'
+  [ "$(grep -c "SUM 4" log)" -eq 4 ]
+}
+
 # DDP_FRAMEWORKS_PYTHON: as in tests/python/test_frameworks.py.
 @test "howto: Lightning, Accelerate and the HF Trainer" {
   local python=${DDP_FRAMEWORKS_PYTHON:-${DDP_TORCH_PYTHON:-$root/build/venv/bin/python}}

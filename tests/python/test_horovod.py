@@ -41,8 +41,8 @@ def test_one_process_alone():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("variable, words", [("HOROVOD_STALL_CHECK_TIME_SECONDS=soon", "is no number of seconds"),
-                                             ("HOROVOD_FUSION_THRESHOLD=-1", "is no number of bytes")])
+@pytest.mark.parametrize("variable, words", [("HOROVOD_STALL_CHECK_TIME_SECONDS=soon", "is not a number of seconds"),
+                                             ("HOROVOD_FUSION_THRESHOLD=-1", "is not a number of bytes")])
 def test_wrong_variables_are_refused(variable, words):
     name, _, value = variable.partition("=")
     done = python(JOB, "operations", **{name: value})

@@ -7,7 +7,7 @@ import torch
 
 
 def combine(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """Both of float64."""
+    """Adds two vectors of float64."""
     dot = torch.dot(one, other)
     squares = torch.dot(one, one), torch.dot(other, other)
     factors = [1.0 - dot / (2.0 * square) if square > 0 else torch.ones((), dtype=one.dtype) for square in squares]
@@ -16,7 +16,7 @@ def combine(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 
 
 def tree(gathered: torch.Tensor) -> torch.Tensor:
-    """Of one row for each rank, in rank order: the same bits on all ranks."""
+    """Combines one row for each rank, in rank order: the same bits on all ranks."""
     rows: list[torch.Tensor] = [each.double() for each in gathered]
     while len(rows) > 1:
         paired = [combine(rows[at], rows[at + 1]) for at in range(0, len(rows) - 1, 2)]

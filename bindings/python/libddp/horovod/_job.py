@@ -72,14 +72,14 @@ def _seconds(name: str, default: float) -> float:
     except ValueError:
         value = -1.0
     if value < 0:
-        raise ValueError(f"{name}={text} is no number of seconds, 0 or more")
+        raise ValueError(f"{name}={text} is not a number of seconds, 0 or more")
     return value
 
 
 def _bytes(name: str, default: int) -> int:
     text = os.environ.get(name, "").strip()
     if text and not text.isdigit():
-        raise ValueError(f"{name}={text} is no number of bytes")
+        raise ValueError(f"{name}={text} is not a number of bytes")
     return int(text) if text else default
 
 

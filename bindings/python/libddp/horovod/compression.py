@@ -8,7 +8,7 @@ import torch
 
 
 class Compressor:
-    """Of tensors, before an operation and after it. Both static."""
+    """Changes tensors before an operation, and back after it. Both functions are static."""
 
     @staticmethod
     def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:

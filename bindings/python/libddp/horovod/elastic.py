@@ -1,6 +1,6 @@
 """Training state that survives errors: Horovod's elastic interface, for a fixed set of ranks.
 
-run() restores the last commit and goes on after an error from which all ranks are alive. Ranks cannot leave or come yet: after a
+run() restores the last commit and continues after an error from which all ranks are alive. Ranks cannot leave or come yet: after a
 death the error says so.
 """
 
@@ -47,7 +47,7 @@ class State:
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
-        """Raises HostsUpdatedInterrupt on all ranks once one was told that hosts have changed."""
+        """Raises HostsUpdatedInterrupt on all ranks once one has learned that hosts have changed."""
         if self._host_messages:
             added_only = all(self._host_messages)
             self._host_messages.clear()
@@ -92,7 +92,7 @@ class ObjectState(State):
 
 
 class _Handler:
-    """Of a value with a state_dict."""
+    """Keeps a value that has a state_dict."""
 
     def __init__(self, value: Any) -> None:
         self.value = value

@@ -2,7 +2,7 @@
 
 Each has a form that waits, `_async` ones that return a handle for poll() and synchronize(), and where the name ends in `_`
 one in place. A name that is under way in this process is a ValueError; what differs among ranks a HorovodInternalError on
-all ranks of the set, which then go on.
+all ranks of the set, which then continue.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ def grouped_allreduce_(tensors: _Tensors, average: bool | None = None, name: str
 
 
 def sparse_allreduce_async(tensor: torch.Tensor, name: str, op: int, process_set: ProcessSet = global_process_set) -> Callable[[], torch.Tensor]:
-    """Of a sparse tensor, by its rows. The callable that it returns waits, and returns the sum or average."""
+    """Reduces a sparse tensor by its rows. The callable that it returns waits, and returns the sum or average."""
     if op not in (Average, Sum):
         raise ValueError("sparse tensors are averaged or added only")
     own = tensor.coalesce() if not tensor.is_coalesced() else tensor

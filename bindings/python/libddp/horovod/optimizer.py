@@ -187,7 +187,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
 
     @contextlib.contextmanager
     def skip_synchronize(self) -> Iterator[None]:
-        """Around step(), behind a synchronize() of one's own."""
+        """Around step(), after a synchronize() of one's own."""
         self._should_skip = True
         try:
             yield

@@ -32,7 +32,7 @@ class ProcessSet:
         return len(self.ranks or ())
 
     def rank(self) -> int | None:
-        """Of this process in the set. ValueError if it is not in it; None before the set is registered."""
+        """This process's number in the set. ValueError if it is not in it; None before the set is registered."""
         if self.process_set_id is None:
             return None
         if not self.included():

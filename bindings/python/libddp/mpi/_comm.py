@@ -412,7 +412,7 @@ _ALLTOALL_TAG = -3  # of no program
 
 
 class _NullComm:
-    """What is not there: COMM_NULL."""
+    """COMM_NULL: a communicator without this rank."""
 
     def __getattr__(self, name: str) -> Any:
         raise ValueError(f"COMM_NULL has no {name}: this rank is not in the communicator")

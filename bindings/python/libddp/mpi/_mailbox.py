@@ -36,7 +36,7 @@ class Receive:
 
 
 class Mailbox:
-    """Of one communicator. Thread-safe."""
+    """A communicator's messages. Thread-safe."""
 
     def __init__(self, group: Any, rank: int, size: int) -> None:
         self._group, self._rank, self._size = group, rank, size
@@ -47,7 +47,7 @@ class Mailbox:
         self._sending: list[tuple[Any, Any]] = []
 
     def send(self, payload: Any, to: int, tag: int) -> Callable[[], bool]:
-        """Of bytes, which stay untouched until what is returned says so."""
+        """Sends bytes, which stay untouched until what is returned says so."""
         if to == self._rank:
             with self._lock:
                 self._deliver(Message(to, tag, payload.copy()))

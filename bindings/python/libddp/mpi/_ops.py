@@ -35,7 +35,7 @@ class Op:
 
 def _best(better: Callable[[Any, Any], bool]) -> Callable[[Any, Any], Any]:
     def combine(one: Any, other: Any) -> Any:
-        """Of pairs of a value and a place: the lower place where values are equal."""
+        """Chooses among pairs of a value and a place: the lower place where values are equal."""
         if one[0] == other[0]:
             return one if one[1] <= other[1] else other
         return one if better(one[0], other[0]) else other
@@ -62,7 +62,7 @@ def native(op: Op, dtype: Any) -> str | None:
 
 
 def fold_arrays(rows: Any, op: Op) -> Any:
-    """Of one row for each rank."""
+    """Combines one row for each rank."""
     if op.arrays is None:
         raise NotImplementedError(f"libddp.mpi reduces arrays by SUM, PROD, MAX, MIN and the logical and bitwise ones, not by "
                                   f"{op.name}; use the lower-case call")
