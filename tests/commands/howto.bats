@@ -128,8 +128,6 @@ use_package() {
 @test "howto: a script of mpi4py" {
   use_package
   printf 'from mpi4py import MPI\nprint("SUM", MPI.COMM_WORLD.allreduce(1), flush=True)\n' >train.py
-  type mpirun >/dev/null 2>&1 || printf '#!/bin/sh\n:\n' >bin/mpirun
-  chmod +x bin/*
   howto mpi4py 's/^mpirun .*$//'
   [ "$(grep -c "SUM 4" log)" -eq 4 ]
 }

@@ -1,4 +1,4 @@
-// What ranks tell rank 0 of their named operations, and what it answers.
+// What ranks send to rank 0 about their named operations, and what it answers.
 #pragma once
 
 #include <compare>
