@@ -14,12 +14,11 @@
 
 #include "base/errors.hpp"
 #include "base/library_thread.hpp"
-#include "base/log.hpp"
+#include "base/message.hpp"
 #include "base/socket.hpp"
 #include "collectives/group_calls.hpp"
 #include "collectives/group_engine.hpp"
-#include "collectives/tcp/admission.hpp"
-#include "collectives/tcp/outbound.hpp"
+#include "collectives/tcp/handshake.hpp"
 
 namespace ddp::named {
 namespace {
@@ -60,7 +59,6 @@ class Star::Listener {
 Star::Star(ProcessGroup& group) {
   if (group.size() == 1) return;
   GroupEngine& engine = GroupEngine::of(group);
-  tcp::prepare_proofs();
   // Others prove themselves by their secrets, but do not listen: a port that nobody asks for.
   tcp::RankRecord own{.address = engine.connect_options().interface_address, .port = 1, .secret = tcp::random_key()};
   if (own.address.empty()) own.address = "127.0.0.1";
@@ -68,7 +66,7 @@ Star::Star(ProcessGroup& group) {
     listener_ = std::make_unique<Listener>(own.address);
     own.port = listener_->admission.port();
   }
-  const std::vector<Bytes> records = collectives::all_gather_bytes(group, tcp::encode(own));
+  const std::vector<Bytes> records = collectives::all_gather_bytes(group, base::encode(own));
   group.rank() == 0 ? accept_all(group, records) : reach_first(group, records);
 }
 
