@@ -29,8 +29,10 @@ class MungeDaemon {
     } else {
       run("head -c 128 /dev/urandom >key");
     }
+    // The loader takes a blank in LD_PRELOAD for a border, and the checkout's path may have one.
+    std::filesystem::create_symlink(SHIFTED_CLOCK_LIBRARY, folder_ + "/clock.so");
     run("chmod 600 key; SHIFTED_CLOCK_SECONDS=" + std::to_string(clock) +
-        " LD_PRELOAD=" SHIFTED_CLOCK_LIBRARY
+        " LD_PRELOAD=$PWD/clock.so"
         " PATH=$PATH:/usr/sbin munged --force --socket=$PWD/socket --key-file=$PWD/key --pid-file=$PWD/pid "
         "--log-file=$PWD/log --seed-file=$PWD/seed");
     std::ifstream{folder_ + "/pid"} >> pid_;

@@ -1,5 +1,5 @@
-// Opens CUDA's driver as libddp does and says what it found: "FILE VERSION", or the error. An argument is a library
-// that the process loads before.
+// Opens CUDA's driver as libddp does and says what it found, or the error: the file in a line, then version and UUIDs.
+// An argument is a library that the process loads before.
 #include <dlfcn.h>
 
 #include <cstdio>
@@ -10,10 +10,10 @@
 #include "cuda/driver.hpp"
 
 int main(int argc, char** argv) {
-  if (argc > 1 && dlopen(argv[1], RTLD_NOW) == nullptr) return 2;
+  if (argc > 1 && argv[1][0] != 0 && dlopen(argv[1], RTLD_NOW) == nullptr) return 2;
   try {
     const ddp::cuda::Driver& driver = ddp::cuda::driver();
-    std::printf("%s %d", driver.file().c_str(), driver.version());
+    std::printf("%s\n%d", driver.file().c_str(), driver.version());
     const int devices = ddp::cuda::device_count();
     for (int i = 0; i < devices; ++i) std::printf(" %s", ddp::cuda::device_facts(i).uuid.c_str());
     std::printf("\n");

@@ -28,7 +28,7 @@ using ::testing::StartsWith;
 /// What the probe prints in this environment, which begins as ours.
 std::string probe(const std::string& environment, const std::string& loaded_before = "") {
   const std::string command =
-      fmt::format("env -u DDP_CUDA_LIBRARY {} {} {} 2>&1", environment, TEST_PROBE, loaded_before);
+      fmt::format("env -u DDP_CUDA_LIBRARY {} '{}' '{}' 2>&1", environment, TEST_PROBE, loaded_before);
   FILE* pipe = popen(command.c_str(), "r");
   if (pipe == nullptr) return "popen";
   std::string text;
@@ -38,29 +38,27 @@ std::string probe(const std::string& environment, const std::string& loaded_befo
   return text;
 }
 
-std::string with_fake(const std::string& more) { return fmt::format("DDP_CUDA_LIBRARY={} {}", TEST_FAKE, more); }
+std::string with_fake(const std::string& more) { return fmt::format("DDP_CUDA_LIBRARY='{}' {}", TEST_FAKE, more); }
 
 TEST(Driver, TakesTheLoadedLibraryThenTheVariableThenTheLoader) {
   const auto found = [](const std::string& text) {
-    std::istringstream words(text);
-    std::string file;
-    words >> file;
-    return std::filesystem::weakly_canonical(file);
+    return std::filesystem::weakly_canonical(text.substr(0, text.find('\n')));
   };
   const auto fake = std::filesystem::weakly_canonical(TEST_FAKE);
   const std::string folder = std::filesystem::path(TEST_FAKE).parent_path();
   EXPECT_EQ(found(probe("DDP_CUDA_LIBRARY=/nowhere/libcuda.so.1", TEST_FAKE)), fake);
-  EXPECT_EQ(found(probe(fmt::format("LD_LIBRARY_PATH=/nowhere DDP_CUDA_LIBRARY={}", TEST_FAKE))), fake);
-  EXPECT_EQ(found(probe("LD_LIBRARY_PATH=" + folder)), fake);
-  EXPECT_THAT(probe(with_fake("FAKE_CUDA_VERSION=12000")), HasSubstr(" 12000 GPU-"));
+  EXPECT_EQ(found(probe(fmt::format("LD_LIBRARY_PATH=/nowhere DDP_CUDA_LIBRARY='{}'", TEST_FAKE))), fake);
+  EXPECT_EQ(found(probe(fmt::format("LD_LIBRARY_PATH='{}'", folder))), fake);
+  EXPECT_THAT(probe(with_fake("FAKE_CUDA_VERSION=12000")), HasSubstr("\n12000 GPU-"));
 }
 
 /// Processes that see the same device can tell, whatever its number; so can machines.
 TEST(Driver, UuidsAreTheDevices) {
   const auto uuids = [](const std::string& environment) {
-    std::istringstream words(probe(with_fake(environment)));
+    const std::string text = probe(with_fake(environment));
+    std::istringstream words(text.substr(text.find('\n') + 1));
     std::vector<std::string> all{std::istream_iterator<std::string>(words), {}};
-    all.erase(all.begin(), all.begin() + std::min<std::ptrdiff_t>(2, std::ssize(all)));
+    all.erase(all.begin(), all.begin() + std::min<std::ptrdiff_t>(1, std::ssize(all)));
     return all;
   };
   const std::vector<std::string> all = uuids("FAKE_CUDA_DEVICES=3");
@@ -80,7 +78,7 @@ TEST(Driver, SaysWhatWasTriedAndWhatIsWrong) {
   const std::vector<Case> cases{
       {"DDP_CUDA_LIBRARY=/nowhere/libcuda.so.1", {"DDP_CUDA_LIBRARY", "/nowhere/libcuda.so.1", "correct or unset"}},
       {"DDP_CUDA_LIBRARY=" + text.string(), {text.string(), "invalid ELF header"}},
-      {fmt::format("DDP_CUDA_LIBRARY={}", TEST_PARTIAL),
+      {fmt::format("DDP_CUDA_LIBRARY='{}'", TEST_PARTIAL),
        {TEST_PARTIAL, "CUDA 12.4", "has no ", "cuInit", "cuMemAlloc_v2"}},
       {"DDP_CUDA_LIBRARY=libc.so.6", {"has no cuDriverGetVersion"}},
       {with_fake("FAKE_CUDA_VERSION=11080"), {TEST_FAKE, "supports CUDA 11.8 at most", "needs 12.0", "525"}},
