@@ -51,7 +51,7 @@ def data(samples=512):
 
 
 def merged(metrics):
-    """The mean over all ranks."""
+    """The ranks' metrics, averaged."""
     everyone = MPI.COMM_WORLD.allgather(metrics)
     return {name: sum(each[name] for each in everyone) / len(everyone) for name in metrics}
 

@@ -29,9 +29,8 @@ struct NamedCall {
   std::string name{};  ///< any bytes, at most 4,096
   int set = 0;         ///< 0: all ranks; others by add_set()
   /// On the CPU; untouched until the operation has finished. Several run all together or not at all.
-  /// all_reduce and broadcast: in place. all_gather and reduce_scatter: cut by the first dimension, which
-  /// reduce_scatter gives to ranks in equal parts, the first ones one row more. all_to_all: splits[i] rows go to rank i
-  /// of the set.
+  /// all_reduce and broadcast: in place. all_gather and reduce_scatter: cut by the first dimension, which reduce_scatter
+  /// gives to ranks in equal parts, the first ones one row more. all_to_all: splits[i] rows go to rank i of the set.
   std::vector<TensorView> tensors{};
   ReduceOp op = ReduceOp::sum;               ///< of all_reduce and reduce_scatter
   int root = 0;                              ///< of broadcast: a rank of the world
@@ -67,11 +66,11 @@ class NamedHandle {
   bool done() const;
   /// Returns whether it has finished by @p deadline. Moves the operation on meanwhile. Throws nothing of its own.
   bool wait(Deadline deadline) const;
-  /// What a finished operation failed with; nothing if it succeeded.
+  /// Why a finished operation has failed; nothing if it has not.
   std::optional<Error> error() const;
-  /// What a finished all_gather, all_to_all or reduce_scatter has made of each tensor.
+  /// What a finished all_gather, all_to_all or reduce_scatter has made, for each tensor.
   const std::vector<NamedResult>& results() const;
-  /// After a finished join(): the rank that joined last.
+  /// The rank that joined last, of a finished join().
   int last_joined() const;
 
  private:
@@ -82,7 +81,7 @@ class NamedHandle {
 };
 
 struct NamedOptions {
-  /// For all_reduces that are ready together, alike and small: so many bytes go in one exchange; 0: each by itself.
+  /// Bytes of all_reduces, ready together, alike and small, that go in one exchange; 0: each by itself.
   std::size_t fusion_bytes = std::size_t{128} << 20U;
   /// After so long one report names the ranks that operations wait for; 0: none.
   std::chrono::milliseconds stall_check{60'000};
@@ -92,14 +91,14 @@ struct NamedOptions {
 
 /// Operations of a job by name. Each starts when all ranks of its set have submitted it. Rank 0 collects what ranks
 /// announce and says what is ready, so that all exchange in one order; what differs is an Error(mismatch) of the
-/// operation on all ranks of the set, which names the tensor, the ranks and both sides, and later operations continue.
+/// operation on all ranks of the set, which names the tensor, the ranks and both sides, and later operations work.
 /// Once ranks have repeated the same operations, they follow the order that they have learned: before each exchange
-/// they exchange by a small all_gather how far each is ready, and negotiate again when one leaves the order.
+/// they exchange how far each is ready by a small all_gather, and negotiate again when one leaves the order.
 /// While nothing is under way nothing polls. The loss of a rank fails all operations on all ranks (peer_lost, which
 /// names it). Thread-safe but for construction, add_set and remove_set.
 class NamedOperations {
  public:
-  /// Collective over @p parent, of which it makes groups; its own calls continue beside.
+  /// Collective over @p parent, of which it makes groups; its own calls may run meanwhile.
   NamedOperations(const ProcessGroup& parent, const NamedOptions& options = {});
   NamedOperations(const NamedOperations&) = delete;
   NamedOperations& operator=(const NamedOperations&) = delete;

@@ -1,4 +1,4 @@
-// What ranks send to rank 0 about their named operations, and what it answers.
+// Messages between ranks and rank 0 about their named operations.
 #pragma once
 
 #include <compare>

@@ -254,7 +254,7 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
   Guard several_backwards() { return {shared_from_this(), &GradientAverager::held_open_}; }
 
   /// For an optimizer, which wraps no forward pass: from now on a step begins with the first gradient of a backward
-  /// pass and ends with that pass. Of every @p passes one exchanges, with what has accumulated. Needs
+  /// pass and ends with that pass. One of every @p passes exchanges, with what has accumulated. Needs
   /// find_unused_parameters.
   void begin_by_gradients(std::uint64_t passes) {
     passes_of_step_ = passes;
