@@ -9,7 +9,7 @@ load ../support/pages
 
 setup() {
   spank_jobs_setup
-  LIMIT=300
+  LIMIT=900 # torch is imported ten times
   export root bin PATH="$bin:$PATH" SLURM_MPI_TYPE=pmi2
   use_helper "$DDP_STEP" # the admins' page takes it away
   export LIBDDP_ROOT=$shared/libddp
@@ -55,9 +55,10 @@ ddprun() { without_gpus "$@" && command ddprun "${words[@]}"; }
 
 # Waits for the job, shows its output, and fails with it.
 sbatch() {
-  local id
+  local id options=(--gpus-per-node=0 --output="$PWD/sbatch.out")
+  ! cat "$@" 2>/dev/null | grep -q -e --ntasks-per-node=8 || options+=(--ntasks-per-node=2)
   without_gpus "$@"
-  id=$(PROCS_PER_NODE=2 command sbatch --parsable --gpus-per-node=0 --ntasks-per-node=2 --output="$PWD/sbatch.out" "${words[@]}") || return 1
+  id=$(PROCS_PER_NODE=2 command sbatch --parsable "${options[@]}" "${words[@]}") || return 1
   until job_has_ended "$id"; do sleep 0.2; done
   cat "$(scontrol show job "$id" | sed -n 's/^ *StdOut=//p')"
   [[ $(scontrol show job "$id") == *JobState=COMPLETED* ]]

@@ -16,7 +16,7 @@ howto() {
 run_page() {
   local status=0
   python3 "$root/tests/support/page.py" write "$1"
-  timeout -k 5 "${LIMIT:-300}" bash commands.sh >log 2>&1 </dev/null || status=$?
+  timeout -k 5 "${LIMIT:-900}" bash commands.sh >log 2>&1 </dev/null || status=$?
   [ $status -eq 0 ] || { echo "commands of $1: status $status"; cat log; return 1; }
   python3 "$root/tests/support/page.py" check "$1" log
 }
