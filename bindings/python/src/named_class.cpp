@@ -143,7 +143,8 @@ void add_named(nb::module_& module) {
       .def("done", &done, "Whether it has ended, successfully or not. Never blocks.")
       .def("wait", &wait, "Returns when it has ended; raises its error.")
       .def("results", &results, nb::sig("def results(self) -> list[tuple[typing.Any, list[int]]]"),
-           "For all_gather, all_to_all and reduce_scatter: the bytes of each tensor's result (DLPack, uint8), and the rows that "
+           "For all_gather, all_to_all and reduce_scatter: the bytes of each tensor's result (DLPack, uint8), and the "
+           "rows that "
            "came from each rank.")
       .def("last_joined", [](const PythonHandle& handle) { return handle.handle.last_joined(); });
   nb::class_<PythonNamed>(module, "NamedOperations",

@@ -29,8 +29,9 @@ struct NamedCall {
   std::string name{};  ///< any bytes, at most 4,096
   int set = 0;         ///< 0: all ranks; others by add_set()
   /// On the CPU; untouched until the operation has finished. Several run all together or not at all.
-  /// all_reduce and broadcast: in place. all_gather and reduce_scatter: cut by the first dimension, which reduce_scatter
-  /// gives to ranks in equal parts, the first ones one row more. all_to_all: splits[i] rows go to rank i of the set.
+  /// all_reduce and broadcast: in place. all_gather and reduce_scatter: cut by the first dimension, which
+  /// reduce_scatter gives to ranks in equal parts, the first ones one row more. all_to_all: splits[i] rows go to rank i
+  /// of the set.
   std::vector<TensorView> tensors{};
   ReduceOp op = ReduceOp::sum;               ///< of all_reduce and reduce_scatter
   int root = 0;                              ///< of broadcast: a rank of the world

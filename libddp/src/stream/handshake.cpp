@@ -193,7 +193,8 @@ void Handshake::take_greeting() {
     greeting = parse_greeting(protocol_, received_);
   } catch (const Error& error) {
     if (accepting) throw;
-    throw failure(error.code(), error.attempted(), fmt::format("it is not a {}: {}", protocol_.listener, error.cause()));
+    throw failure(error.code(), error.attempted(),
+                  fmt::format("it is not a {}: {}", protocol_.listener, error.cause()));
   }
   if (!greeting) return;
   theirs_ = *greeting;
