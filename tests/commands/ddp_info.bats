@@ -103,7 +103,7 @@ rejects() {
   rejects 1 "ENOENT" topo --xml nosuch.xml
   rejects 1 "EISDIR" topo --xml /
   rejects 1 "it is empty" topo --xml /dev/null
-  rejects 1 "no hwloc topology" topo --xml /etc/passwd
+  rejects 1 "not an hwloc topology" topo --xml /etc/passwd
   head -c 2000 "$MACHINES/no-gpu.xml" >cut.xml
   rejects 1 "truncated" topo --xml cut.xml
 }

@@ -212,7 +212,7 @@ RankDump parse_rank_dump(std::string_view text, const std::string& file) {
   } catch (const json::parse_error& error) {
     const bool whole = error.byte <= text.size();
     cause = text.empty() ? "it is empty"
-                         : fmt::format("it is {} JSON (byte {})", whole ? "no" : "cut off, or no", error.byte);
+                         : fmt::format("it is {} JSON (byte {})", whole ? "not" : "cut off, or not", error.byte);
   } catch (const json::exception& error) {  // a number beyond all limits
     cause = error.what();
   } catch (const Malformed& malformed) {

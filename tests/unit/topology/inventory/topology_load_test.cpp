@@ -45,8 +45,8 @@ TEST_F(TopologyFile, WhatIsNoneIsRefusedWithAReason) {
   expect_refused("/", ErrorCode::system, "EISDIR");
   expect_refused(write(""), ErrorCode::invalid_argument, "it is empty");
   expect_refused(write("\n \n"), ErrorCode::invalid_argument, "it is empty");
-  expect_refused(write("hello"), ErrorCode::invalid_argument, "no hwloc topology");
-  expect_refused(write("<html><body/></html>"), ErrorCode::invalid_argument, "no hwloc topology");
+  expect_refused(write("hello"), ErrorCode::invalid_argument, "not an hwloc topology");
+  expect_refused(write("<html><body/></html>"), ErrorCode::invalid_argument, "not an hwloc topology");
   expect_refused(write("<?xml version=\"1.0\"?>\n<topology>\n<object type=\"Machine\"/>\n</topology>"),
                  ErrorCode::invalid_argument, "hwloc 1");
   expect_refused(write("<topology version=\"2.0\">\n<object type=\"Machine\"/>\n</topology>"),
