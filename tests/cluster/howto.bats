@@ -133,7 +133,7 @@ fake() {
   local id
   id=$(command squeue -h -n hangs -o %A)
   eventually 60 hangs "$id"
-  howto hang "s/1234/$id/"
+  howto hang "s/status 1234/status --job $id/"
   command scancel --signal=KILL "$id"
 }
-hangs() { ! command ddp-info status "$1" >/dev/null; }
+hangs() { ! command ddp-info status --job "$1" >/dev/null; }

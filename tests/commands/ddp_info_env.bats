@@ -131,7 +131,7 @@ json.dump(d, open("long.json", "w"))'
   run -1 "$INFO" env --diff job:$((number + 7)) job:$number
   [[ $output == "ddp-info: looking for the ranks of job $((number + 7)): none of your processes"* ]]
   run -1 "$INFO" env --diff job:x job:y
-  [[ $output == *"no number of a job"* ]]
+  [[ $output == *"not the number of a job"* ]]
 }
 
 @test "secrets are hidden everywhere" {

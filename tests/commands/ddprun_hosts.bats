@@ -84,7 +84,6 @@ by_hosts() { "$DDPRUN" --ssh-command "$PWD/ssh" "$@"; }
 }
 
 @test "other launchers' options get a pointer" {
-  rejects 2 "--nproc-per-node" -np 4 true
   rejects 2 "it is --ssh-port here" -p 22 true
   rejects 2 "it is -H (--host) or --hostfile here" -machinefile hosts true
 }

@@ -21,7 +21,7 @@ namespace {
 constexpr std::array kTable{
     EnvVariable{
         "DDP_AS", EnvType::text, "", "horovod, mpi4py, horovod,mpi4py",
-        "What Python programs import by these names is [libddp's](howto/horovod.md). `--as` of ddprun sets it."},
+        "What Python programs import by these names is [libddp's](../howto/horovod.md). ddprun's `--as` sets it."},
     EnvVariable{
         "DDP_BACKEND", EnvType::text, "auto",
         "**auto**, host, cpu, gloo, nccl, ddp, [a plugin's name](backends.md), cpu:NAME,cuda:NAME",
