@@ -109,11 +109,11 @@ NamedHandle NamedOperations::submit(NamedCall call) {
   for (const TensorView& tensor : call.tensors)
     request.facts.tensors.push_back({.dtype = tensor.dtype(), .shape = {tensor.shape().begin(), tensor.shape().end()}});
   auto pending = engine.submit(std::move(request), std::move(call));
-  return NamedHandle(std::make_shared<NamedHandle::State>(impl_->engine, std::move(pending)));
+  return NamedHandle(std::make_shared<NamedHandle::State>(NamedHandle::State{impl_->engine, std::move(pending)}));
 }
 
 NamedHandle NamedOperations::join() {
-  return NamedHandle(std::make_shared<NamedHandle::State>(impl_->engine, impl_->engine->join()));
+  return NamedHandle(std::make_shared<NamedHandle::State>(NamedHandle::State{impl_->engine, impl_->engine->join()}));
 }
 int NamedOperations::add_set(const std::vector<int>& ranks, Deadline deadline) {
   return impl_->engine->add_set(ranks, deadline);
