@@ -2,6 +2,7 @@
 #include "store_server/store_server.hpp"
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -30,7 +31,9 @@ constexpr std::chrono::milliseconds kStallCheck{500};
 base::UniqueFd spare_descriptor() { return base::UniqueFd{::open("/dev/null", O_RDONLY | O_CLOEXEC)}; }
 
 stream::StrangerLimits limits_of(const StoreServerOptions& options) {
-  return {.most = std::max<std::size_t>(options.max_unadmitted, 1),
+  rlimit files{};
+  ::getrlimit(RLIMIT_NOFILE, &files);  // most of them are the program's
+  return {.most = std::clamp<std::size_t>(options.max_unadmitted, 1, std::max<rlim_t>(files.rlim_cur / 4, 1)),
           .patience = options.validation_limit,
           .silence = options.silence_limit};
 }

@@ -82,7 +82,7 @@ struct Connection {
   Connection(base::UniqueFd descriptor, std::uint64_t number, const Endpoint& from, std::size_t most_request_bytes)
       : fd(std::move(descriptor)), serial(number), peer(from), parser(most_request_bytes) {}
 
-  base::UniqueFd fd;
+  base::UnsharedFd fd;
   std::uint64_t serial;  ///< ascending; descriptors are reused
   Endpoint peer;
   bool admitted = false;  ///< it is the job's user's

@@ -87,7 +87,7 @@ struct Witness::Impl {
   void answer(const Question& question);
 
   std::string attempted;
-  base::UniqueFd socket;
+  base::UnsharedFd socket;
   std::optional<WitnessEnd> end;
   std::optional<Endpoint> store_end;  ///< as seen from here
   SocketOwners owners;
@@ -98,7 +98,7 @@ struct Witness::Impl {
 Witness::Impl::Impl(const std::string& address, std::uint16_t port, const StoreKey& key, Deadline deadline)
     : attempted(fmt::format("making this node known to the TCPStore server at {}", describe(address, port))) {
   check_numeric(address, attempted);
-  socket = base::connect_tcp(address, port, deadline);
+  socket = base::UnsharedFd{base::connect_tcp(address, port, deadline)};
   base::keep_alive(socket.get());
   try {
     end.emplace(socket.get(), key, deadline, attempted);
@@ -106,6 +106,7 @@ Witness::Impl::Impl(const std::string& address, std::uint16_t port, const StoreK
     if (error.code() == ErrorCode::peer_lost)
       throw failure(ErrorCode::conflict, attempted, "it closed the connection: it is no store of a job, or is ending");
     if (error.code() != ErrorCode::conflict && error.code() != ErrorCode::protocol) throw;
+    if (error.code() == ErrorCode::protocol) throw failure(ErrorCode::conflict, attempted, error.cause());
     throw failure(ErrorCode::conflict, attempted, "who listens there does not know this job's secret",
                   "it may be the store of another job, or of this job's user at an address that several hosts have");
   }
@@ -140,9 +141,11 @@ void Witness::Impl::answer_questions() noexcept {
     stream::EventLoop loop;
     bool over = false;
     loop.watch(stop.fd(), [&] { over = true; });
-    loop.watch(socket.get(), [&] {
+    const auto read = [&] {
       while (const auto message = end->next()) answer(base::decode<Question>(*message));
-    });
+    };
+    loop.watch(socket.get(), read);
+    read();  // a question may have come with the welcome
     while (!over) loop.run_once(Deadline::after(std::chrono::hours(1)));
   } catch (const std::exception& error) {  // also when the store has ended
     base::log(base::LogLevel::info, "{}", error.what());

@@ -79,7 +79,7 @@ TEST(Witness, AnotherProgramAtThatPort) {
     base::send_all(fd, std::as_bytes(std::span{bytes}), Deadline::after(test::kPatience), "answering");
   });
   EXPECT_EQ(other.code(), ErrorCode::conflict);
-  EXPECT_NE(other.cause().find("does not know this job's secret"), std::string::npos);
+  EXPECT_NE(other.cause().find("it is not a store of a job"), std::string::npos);
 }
 
 TEST(Witness, AddressesAreNumeric) {

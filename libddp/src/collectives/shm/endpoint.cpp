@@ -72,7 +72,7 @@ Endpoint::Endpoint() {
     fill(address_.proof);
     sockaddr_un name{};
     const socklen_t size = fill(name, address_.name);
-    listener_ = make_socket();
+    listener_ = base::UnsharedFd{make_socket()};
     if (::bind(listener_.get(), reinterpret_cast<const sockaddr*>(&name), size) != 0 ||
         ::listen(listener_.get(), SOMAXCONN) != 0) {
       throw base::system_error(kListening, errno);

@@ -47,7 +47,7 @@ class Endpoint {
 
  private:
   EndpointAddress address_;
-  base::UniqueFd listener_;
+  base::UnsharedFd listener_;
 };
 
 /// A connection to the rank with this address, not blocking; none if there is no room in its queue now. Throws Error:

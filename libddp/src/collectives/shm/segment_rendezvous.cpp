@@ -185,11 +185,13 @@ class Leader {
       base::UniqueFd socket(::accept4(rendezvous_.endpoint.listener(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
       if (!socket) {
         if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) return;
-        if ((errno == EMFILE || errno == ENFILE) && !unknown_.empty()) {
+        const int error = errno;
+        if (!base::client_waits(rendezvous_.endpoint.listener())) return;
+        if ((error == EMFILE || error == ENFILE) && !unknown_.empty()) {
           unknown_.pop_front();
           continue;
         }
-        throw base::system_error(kSharing, errno, "raise the limit of open files (ulimit -n)");
+        throw base::system_error(kSharing, error, "raise the limit of open files (ulimit -n)");
       }
       if (!same_user(socket.get())) continue;
       if (unknown_.size() == kUnknown) unknown_.pop_front();
