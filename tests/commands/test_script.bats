@@ -285,7 +285,7 @@ not ok 5 another
 @test "a component concerns itself and those above it" {
   run -0 affected libddp/src/collectives/work.cpp
   echo "$output"
-  has "unit collectives_test engine_test environment_test flight_test folder_owner_test hang_test hierarchy_test host_backend_test nccl_backend_test nccl_library_test reducer_test shm_test tcp_test training_test unit_digits unit_doctor unit_selftest unit_tools"
+  has "unit collectives_test engine_test environment_test flight_test folder_owner_test hang_test hierarchy_test host_backend_test named_test nccl_backend_test nccl_library_test reducer_test shm_test tcp_test training_test unit_digits unit_doctor unit_selftest unit_tools"
   has "multiproc collectives_multiproc failures_multiproc fault_matrix_multiproc flight_multiproc launcher_pmix_multiproc liveness_multiproc nccl_multiproc reducer_multiproc remains_multiproc shm_multiproc tcp_multiproc training_multiproc"
   run -0 affected launcher/main.cpp
   has "unit unit_launcher unit_spank_host unit_srun_plugin"
