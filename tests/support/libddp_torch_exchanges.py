@@ -123,5 +123,5 @@ def delayed_parameters():
     other = torch.nn.Linear(1, 1).weight
     error_of(ValueError, "not the module's", lambda: Ours(
         Layers(), delay_all_reduce_named_params=[("other", other)], param_to_hook_all_reduce=other))
-    error_of(ValueError, "no parameter of the module", lambda: Ours(
+    error_of(ValueError, "not a parameter of the module", lambda: Ours(
         Layers(), delay_all_reduce_named_params=[], param_to_hook_all_reduce=other))

@@ -127,7 +127,7 @@ void mixed_precision_and_mistakes(const ddp::ProcessGroup& group) {
   model->change_group(group);
   loss_of(model(inputs)).backward();
   check(net->last->weight.grad().defined(), "the step after a failure");
-  error_of("no floating-point type", [&] {
+  error_of("not a floating-point type", [&] {
     DistributedDataParallel{Short(), group, {.mixed_precision = {.param = torch::kInt}}};
   });
 }
