@@ -37,6 +37,26 @@ std::string_view word_of(Kind kind) {
 /// Whose first dimensions may differ from rank to rank.
 bool has_free_rows(Kind kind) { return kind == Kind::all_gather || kind == Kind::all_to_all; }
 
+/// Bytes of the first character of UTF-8 (RFC 3629, without surrogates); 0 where there is none, or it is a control
+/// character.
+std::size_t character_length(std::string_view text) {
+  const auto byte = [text](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned first = byte(0);
+  if (first < 0x80) return first < 0x20 || first == 0x7f ? 0 : 1;
+  const std::size_t length = first >= 0xc2 && first < 0xe0   ? 2
+                             : first >= 0xe0 && first < 0xf0 ? 3
+                             : first >= 0xf0 && first < 0xf5 ? 4
+                                                             : 0;
+  if (length == 0 || text.size() < length) return 0;
+  for (std::size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xc0U) != 0x80) return 0;
+  }
+  const unsigned second = byte(1);
+  const bool overlong = (first == 0xe0 && second < 0xa0) || (first == 0xf0 && second < 0x90);
+  const bool beyond = (first == 0xed && second > 0x9f) || (first == 0xf4 && second > 0x8f);
+  return overlong || beyond ? 0 : length;
+}
+
 std::string tensor_text(const TensorFacts& tensor) {
   return fmt::format("{}[{}]", to_string(tensor.dtype), fmt::join(tensor.shape, ", "));
 }
@@ -59,15 +79,17 @@ std::pair<std::string, std::string> both_sides(Kind kind, const Facts& one, cons
 
 std::string name_of(const Key& key) {
   std::string shown;
-  for (const char c : key.name.substr(0, kMostShown)) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte < 0x20 || byte == 0x7f) {
-      shown += fmt::format("\\x{:02x}", byte);
+  std::string_view rest = key.name;
+  while (!rest.empty() && key.name.size() - rest.size() < kMostShown) {
+    const std::size_t length = character_length(rest);
+    if (length > 0) {
+      shown += rest.substr(0, length);
     } else {
-      shown += c;
+      shown += fmt::format("\\x{:02x}", static_cast<unsigned char>(rest.front()));
     }
+    rest.remove_prefix(std::max<std::size_t>(length, 1));
   }
-  if (key.name.size() > kMostShown) shown += "...";
+  if (!rest.empty()) shown += "...";
   return fmt::format("{} '{}'", word_of(key.kind), shown);
 }
 

@@ -22,6 +22,14 @@ constexpr std::chrono::milliseconds kHeld{50};
 // A thread that waits looks at least so often.
 constexpr std::chrono::milliseconds kLook{50};
 constexpr std::chrono::seconds kLastSteps{5};
+constexpr std::chrono::milliseconds kMostPatience{5000};
+constexpr std::size_t kMostKnown = 20'000;  // operations: names that never repeat must not fill the memory
+
+/// A part of the shortest time after which something is said.
+std::chrono::milliseconds patience_of(const NamedOptions& options, std::chrono::milliseconds limit) {
+  const auto first = options.stall_check.count() > 0 ? std::min(options.stall_check, limit) : limit;
+  return std::min(first / 4, kMostPatience);
+}
 
 ProcessGroup group_of_all(const ProcessGroup& parent) {
   ProcessGroup group = parent;
@@ -37,6 +45,7 @@ Engine::Engine(const ProcessGroup& parent, const NamedOptions& options)
       options_(options),
       own_(parent.global_ranks()[static_cast<std::size_t>(parent.rank())]),
       limit_(options.stall_shutdown.count() > 0 ? options.stall_shutdown : parent.timeout()),
+      patience_(patience_of(options, limit_)),
       star_(parent_) {
   sets_.emplace(0, std::make_shared<SetState>(0, group_of_all(parent)));
   if (parent.rank() == 0) coordinator_.emplace(parent.global_ranks(), options.fusion_bytes);
@@ -109,13 +118,14 @@ Engine::PendingPointer Engine::join() {
     if (end_) throw Error{*end_};
     if (joined_) base::throw_invalid_argument("join()", "this rank has joined already", "join once");
     joined_ = pending;
-    flush(lock);
-    send(lock, {Joined{}});
+    join_told_ = false;
     for (auto& [number, set] : sets_) {
       if (!set->order) continue;
       set->ending = true;
       offer_token(lock, *set);
+      send(lock, {Stuck{.set = number, .epoch = set->epoch}});
     }
+    flush(lock);
     decide(lock);
   }
   advance_all();
@@ -128,9 +138,14 @@ void Engine::flush(const Lock& lock) {
     if (set->unsent.empty()) continue;
     send(lock, {Announcement{.set = number, .epoch = set->epoch, .requests = std::exchange(set->unsent, {})}});
   }
+  // behind what this rank has submitted before: that is not announced while an order holds it
+  const bool follows = std::any_of(sets_.begin(), sets_.end(), [](const auto& each) { return each.second->order; });
+  if (!joined_ || join_told_ || follows) return;
+  join_told_ = true;
+  send(lock, {Joined{}});
 }
 
-void Engine::send(const Lock& /*lock*/, ToCoordinator message) {
+void Engine::send(const Lock& lock, ToCoordinator message) {
   if (!coordinator_) {
     ++counts_.messages;
     return star_.send(0, base::encode(message));
@@ -138,6 +153,30 @@ void Engine::send(const Lock& /*lock*/, ToCoordinator message) {
   if (auto* const announcement = std::get_if<Announcement>(&message.content))
     coordinator_->announce(own_, std::move(*announcement), Deadline::Clock::now());
   if (std::holds_alternative<Joined>(message.content)) coordinator_->join(own_);
+  if (const auto* const stuck = std::get_if<Stuck>(&message.content)) leave_late(lock, *stuck);
+}
+
+/// On rank 0, where all are to do it: tells the others.
+void Engine::leave_late(const Lock& lock, const Stuck& stuck) {
+  if (coordinator_) {
+    counts_.messages += static_cast<std::uint64_t>(parent_.size()) - 1;
+    const Bytes message = base::encode(FromCoordinator{stuck});
+    for (int rank = 1; rank < parent_.size(); ++rank) star_.send(rank, message);
+  }
+  const auto found = sets_.find(stuck.set);
+  if (found == sets_.end() || !found->second->order || found->second->epoch != stuck.epoch) return;
+  if (found->second->token) return;  // it waits, too
+  found->second->ending = true;
+  offer_token(lock, *found->second);
+}
+
+/// What a token waits for is what rank 0 cannot see.
+void Engine::tell_where_late(const Lock& lock, SetState& set) {
+  if (!set.running || !set.running->token || end_) return;
+  Token& token = *set.running->token;
+  if (token.told || token.all.empty() || Deadline::Clock::now() - token.since < patience_) return;
+  token.told = true;
+  send(lock, {Stuck{.set = set.number, .epoch = set.epoch}});
 }
 
 /// Of rank 0.
@@ -162,18 +201,22 @@ void Engine::apply(const Lock& lock, FromCoordinator message) {
     finish(lock, *std::exchange(joined_, nullptr), std::nullopt);
   }
   if (auto* const ended = std::get_if<Ended>(&message.content)) end_all(lock, Error{std::move(ended->error)});
+  if (const auto* const stuck = std::get_if<Stuck>(&message.content)) leave_late(lock, *stuck);
 }
 
 void Engine::apply_decision(const Lock& lock, Decision& decision) {
   const auto found = sets_.find(decision.set);
   if (found == sets_.end()) return;
   SetState& set = *found->second;
+  if (set.order) return set.deferred.push_back(std::move(decision));
+  if (set.known.size() > kMostKnown) set.known.clear();
   for (auto& batch : decision.batches) {
     std::vector<PendingPointer> operations;
     std::vector<std::shared_ptr<Subject>> subjects;
     for (Request& request : batch) {
       const auto own = set.active.find(request.key);
       if (own == set.active.end()) {  // this rank has joined
+        set.known.insert_or_assign(request.key, compared_part(request.key.kind, request.facts));
         subjects.push_back(stand_in(request));
         continue;
       }
@@ -182,6 +225,7 @@ void Engine::apply_decision(const Lock& lock, Decision& decision) {
       own->second->phase = Pending::Phase::running;
       operations.push_back(own->second);
       subjects.push_back(own->second->subject);
+      std::erase_if(set.unsent, [&](const Request& unsent) { return unsent.key == request.key; });
     }
     counts_.negotiated += subjects.size();
     push(lock, set, std::move(operations), std::move(subjects));
@@ -216,7 +260,8 @@ void Engine::leave_order(const Lock& lock, SetState& set) {
   for (const auto& [key, pending] : set.active) {
     if (pending->phase == Pending::Phase::held) hold(lock, set, pending);
   }
-  if (!set.unsent.empty() && !std::exchange(woken_, true)) star_.wake();
+  for (Decision& decision : std::exchange(set.deferred, {})) apply_decision(lock, decision);
+  if ((!set.unsent.empty() || joined_) && !std::exchange(woken_, true)) star_.wake();
 }
 
 /// What is held since @p limit, though this rank could not go on: the operations before it may not come.
@@ -238,6 +283,7 @@ void Engine::arrived(int rank, const Bytes& message) {
   if (auto* const announcement = std::get_if<Announcement>(&content))
     coordinator_->announce(who, std::move(*announcement), Deadline::Clock::now());
   if (std::holds_alternative<Joined>(content)) coordinator_->join(who);
+  if (const auto* const stuck = std::get_if<Stuck>(&content)) leave_late(lock, *stuck);
   if (auto* const leaving = std::get_if<Leaving>(&content); leaving != nullptr && !end_) {
     const Error error{std::move(leaving->error)};
     tell_end(lock, error);
@@ -267,15 +313,22 @@ void Engine::tell_end(const Lock& /*lock*/, const Error& error) {
 
 std::optional<Deadline> Engine::round() {
   std::optional<Deadline> next;
-  {
-    Lock lock(mutex_);
-    if (!end_) {
-      flush(lock);
-      decide(lock);
-      next = look_after_waiting(lock);
+  try {
+    {
+      Lock lock(mutex_);
+      if (!end_) {
+        flush(lock);
+        decide(lock);
+        next = look_after_waiting(lock);
+      }
     }
+    advance_all();
+  } catch (const std::exception& problem) {  // as of memory that is missing: the thread is the library's
+    Lock lock(mutex_);
+    const Error error = unexpected("agreeing on named operations", problem);
+    tell_end(lock, error);
+    end_all(lock, error);
   }
-  advance_all();
   return next;
 }
 
@@ -321,8 +374,10 @@ Deadline Engine::report_stalls(const Lock& lock, Pending::Time oldest) {
   return earlier(next, Deadline::after(options_.stall_check));
 }
 
-bool Engine::done(const Pending& pending) {
+bool Engine::done(Pending& pending) {
+  fork_guard_.check("asking for a named operation");
   const Lock lock(mutex_);
+  if (const auto set = sets_.find(pending.set); set != sets_.end()) tell_where_late(lock, *set->second);
   return pending.phase == Pending::Phase::done;
 }
 
@@ -341,6 +396,7 @@ bool Engine::wait(Pending& pending, Deadline deadline) {
       const auto set = sets_.find(pending.set);
       if (set != sets_.end()) {
         leave_where_stuck(lock, *set->second, Deadline::Clock::now() - kHeldWhileAwaited);
+        tell_where_late(lock, *set->second);
         current = set->second->current;
         const bool idle = !current && set->second->queue.empty();
         if (idle && pending.phase != Pending::Phase::done) {
@@ -419,6 +475,7 @@ void Engine::remove_set(int number, Deadline deadline) {
                  .cause = "it has been removed"}});
   sets_.erase(found);
   lock.unlock();
+  advance(removed);  // what all ranks have agreed on
 }
 
 std::vector<int> Engine::ranks_of(int number) {
@@ -465,9 +522,9 @@ void Engine::end_all(const Lock& lock, const Error& error) {
 
 void Engine::shutdown() noexcept {
   std::map<int, SetPointer> gone;
+  if (fork_guard_.forked()) return;  // another thread of the parent may have held the mutex
   try {
     Lock lock(mutex_);
-    if (fork_guard_.forked()) return;
     const Error error{{.code = ErrorCode::aborted,
                        .attempted = "using named operations",
                        .cause = fmt::format("rank {} has shut them down", own_),

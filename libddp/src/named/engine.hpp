@@ -3,6 +3,7 @@
 
 #include <condition_variable>
 #include <cstdint>
+#include <exception>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -33,7 +34,7 @@ class Engine final : public StarUser, public std::enable_shared_from_this<Engine
   PendingPointer submit(Request request, NamedCall call);
   PendingPointer join();
   bool wait(Pending& pending, Deadline deadline);
-  bool done(const Pending& pending);
+  bool done(Pending& pending);
   int add_set(const std::vector<int>& ranks, Deadline deadline);
   void remove_set(int number, Deadline deadline);
   std::vector<int> ranks_of(int number);
@@ -60,6 +61,8 @@ class Engine final : public StarUser, public std::enable_shared_from_this<Engine
   void apply_decision(const Lock& lock, Decision& decision);
   void apply_learned(const Lock& lock, Learned& learned);
   void leave_order(const Lock& lock, SetState& set);
+  void leave_late(const Lock& lock, const Stuck& stuck);
+  void tell_where_late(const Lock& lock, SetState& set);
   void leave_where_stuck(const Lock& lock, SetState& set, Pending::Time limit);
   std::optional<Deadline> look_after_waiting(const Lock& lock);
   Deadline report_stalls(const Lock& lock, Pending::Time oldest);
@@ -86,7 +89,8 @@ class Engine final : public StarUser, public std::enable_shared_from_this<Engine
   ProcessGroup parent_;
   const NamedOptions options_;
   const int own_;
-  const std::chrono::milliseconds limit_;  ///< of what waits for other ranks
+  const std::chrono::milliseconds limit_;     ///< of what waits for other ranks
+  const std::chrono::milliseconds patience_;  ///< in the learned order, before rank 0 is to look for what is missing
   const collectives::ForkGuard fork_guard_;
   Star star_;
 
@@ -98,6 +102,7 @@ class Engine final : public StarUser, public std::enable_shared_from_this<Engine
   std::map<int, SetPointer> sets_;
   std::optional<Coordinator> coordinator_;  ///< of rank 0
   PendingPointer joined_;
+  bool join_told_ = true;  ///< rank 0 knows of it
   std::optional<Error> end_;
   std::optional<std::pair<Error, Deadline>> suspicion_;  ///< becomes the end, unless another explains it by then
   bool woken_ = false;                                   ///< the star's thread will flush
@@ -105,5 +110,8 @@ class Engine final : public StarUser, public std::enable_shared_from_this<Engine
   std::optional<Pending::Time> reported_;
   NamedCounts counts_;
 };
+
+/// For what is not an Error, as std::bad_alloc.
+Error unexpected(const char* attempted, const std::exception& problem);
 
 }  // namespace ddp::named

@@ -102,8 +102,17 @@ struct Leaving {
 constexpr auto description(const Leaving*) {
   return base::describe({"announcement of a rank's end"}, base::fields<&Leaving::error>());
 }
+/// It has waited in a set's learned order: all shall leave that, so that rank 0 sees what is missing.
+struct Stuck {
+  int set = 0;
+  std::uint64_t epoch = 0;
+};
+constexpr auto description(const Stuck*) {
+  return base::describe({"report of a rank that waits"}, base::fields<&Stuck::set>(base::kCount),
+                        base::fields<&Stuck::epoch>());
+}
 struct ToCoordinator {
-  std::variant<Announcement, Joined, Leaving> content{};
+  std::variant<Announcement, Joined, Leaving, Stuck> content{};
 };
 constexpr auto description(const ToCoordinator*) {
   return base::describe({"message of a rank about named operations", 1}, base::fields<&ToCoordinator::content>());
@@ -154,7 +163,7 @@ constexpr auto description(const Ended*) {
   return base::describe({"end of named operations"}, base::fields<&Ended::error>());
 }
 struct FromCoordinator {
-  std::variant<Decision, Learned, AllJoined, Ended> content{};
+  std::variant<Decision, Learned, AllJoined, Ended, Stuck> content{};  ///< Stuck: as it came
 };
 constexpr auto description(const FromCoordinator*) {
   return base::describe({"answer about named operations", 1}, base::fields<&FromCoordinator::content>());

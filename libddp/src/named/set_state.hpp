@@ -2,6 +2,7 @@
 // set's group is to do, one step after the other.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -81,7 +82,9 @@ struct Token {
   const std::byte* payload_of(std::size_t rank) const noexcept { return all.data() + rank * own.size() + sizeof(Head); }
 
   Head head{};
-  Bytes own{};  ///< the head, then the values of the next batch if they are eager
+  Deadline::Clock::time_point since{};
+  bool told = false;  ///< rank 0 knows that this rank waits
+  Bytes own{};        ///< the head, then the values of the next batch if they are eager
   Bytes all{};
 };
 
@@ -102,14 +105,19 @@ struct SetState {
   std::vector<Request> unsent{};
   std::map<Key, Facts> known{};  ///< of what has been agreed on last, as it is compared
   std::optional<LearnedOrder> order{};
-  bool ending = false;  ///< this rank leaves the learned order
-  bool token = false;   ///< one is queued, or under way
-  bool failed = false;  ///< a token has failed: nothing goes on
+  std::vector<Decision> deferred{};  ///< have come before this rank had left the learned order
+  bool ending = false;               ///< this rank leaves the learned order
+  bool token = false;                ///< one is queued, or under way
+  bool failed = false;               ///< a token has failed: nothing goes on
 
   std::deque<std::shared_ptr<Step>> queue{};
   std::shared_ptr<Step> running{};
   std::optional<Work> current{};  ///< of `running`
   bool advancing = false;         ///< a thread takes steps from the queue
+
+  bool has_all(const std::vector<Key>& keys) const {
+    return std::all_of(keys.begin(), keys.end(), [this](const Key& key) { return active.contains(key); });
+  }
 };
 
 }  // namespace ddp::named

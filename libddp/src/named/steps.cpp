@@ -80,6 +80,8 @@ void Engine::drive(const SetPointer& set) {
     if (step->execution) work = step->execution->next();
   } catch (const Error& error) {
     return finish_step(set, error);
+  } catch (const std::exception& problem) {
+    return finish_step(set, unexpected("running a named operation", problem));
   }
   if (!work) return finish_step(set, std::nullopt);
   {
@@ -90,16 +92,30 @@ void Engine::drive(const SetPointer& set) {
   work->on_finish([self = shared_from_this(), set](const Work& ended_work) { self->ended(set, ended_work.error()); });
 }
 
+Error unexpected(const char* attempted, const std::exception& problem) {
+  return Error{{.code = ErrorCode::system, .attempted = attempted, .cause = problem.what()}};
+}
+
 /// How far is told as late as possible.
 std::optional<Work> Engine::start_token(SetState& set, Token& token) {
   {
     const Lock lock(mutex_);
+    token.since = Deadline::Clock::now();
     token.head = {.ready = static_cast<std::int64_t>(set.order->ready()),
                   .ends = set.ending ? 1 : 0,
                   .proof = set.order->proof()};
     token.own.resize(sizeof token.head + set.order->eager());
+    std::size_t bytes = 0;
+    const bool eager = token.head.ready > 0 && set.order->eager() > 0;
+    if (eager && set.has_all(set.order->next())) {
+      for (const Key& key : set.order->next()) bytes += size_of(set.active.at(key)->subject->request.facts);
+    }
+    if (eager && bytes != set.order->eager()) {  // ended meanwhile, or of another shape than what was learned
+      token.head.ready = 0;
+      token.head.ends = 1;
+    }
     std::memcpy(token.own.data(), &token.head, sizeof token.head);
-    if (token.head.ready > 0 && set.order->eager() > 0) {
+    if (token.head.ready > 0 && eager) {
       std::byte* at = token.own.data() + sizeof token.head;
       for (const Key& key : set.order->next()) {
         for (const TensorView& tensor : set.active.at(key)->subject->tensors) {
@@ -111,7 +127,7 @@ std::optional<Work> Engine::start_token(SetState& set, Token& token) {
     token.all.resize(token.own.size() * static_cast<std::size_t>(set.group.size()));
   }
   const auto view = [](Bytes& bytes) { return std::span{reinterpret_cast<std::uint8_t*>(bytes.data()), bytes.size()}; };
-  return set.group.all_gather(view(token.own), view(token.all));
+  return set.group.all_gather(view(token.own), view(token.all), Deadline::after(limit_ + patience_));
 }
 
 /// The next batch is what came with the token.
@@ -152,21 +168,36 @@ void Engine::finish_step(const SetPointer& set, const std::optional<Error>& erro
   set->current.reset();
   if (step->execution) counts_.fused += step->execution->packed();
   for (const PendingPointer& pending : step->operations) finish(lock, *pending, error);
+  const auto found = sets_.find(set->number);
+  if (found == sets_.end() || found->second != set) return changed_.notify_all();  // removed: its end is no news
+  std::optional<Error> failure = error;
   if (step->token && !error) {
     set->token = false;
-    take_token(lock, *set, *step->token);
+    try {
+      take_token(lock, *set, *step->token);
+    } catch (const std::exception& problem) {
+      failure = unexpected("following the learned order of named operations", problem);
+    }
   }
   changed_.notify_all();
-  if (!error) return;
+  if (!failure) return;
   set->failed = true;
   if (end_) return end_set(lock, *set, *end_);
-  if (step->token && error->code() == ErrorCode::peer_lost) {  // it may have left, which it tells by another way
-    suspicion_ = {*error, Deadline::after(kExplanation)};
+  if (step->token && failure->code() == ErrorCode::peer_lost) {  // it may have left, which it tells by another way
+    suspicion_ = {*failure, Deadline::after(kExplanation)};
     return star_.wake();
   }
+  if (step->token && failure->code() == ErrorCode::timeout && set->order) {
+    failure = Error{{.code = ErrorCode::timeout,
+                     .attempted = name_of(set->order->next().front()),
+                     .cause = failure->ranks().empty() ? failure->detail().cause
+                                                       : format_ranks(failure->ranks()) + " did not submit it in time",
+                     .ranks = failure->ranks(),
+                     .hint = "submit it on all ranks of the set"}};
+  }
   base::log(base::LogLevel::debug, "named operations end with the group of set {}", set->number);
-  tell_end(lock, *error);
-  end_all(lock, *error);
+  tell_end(lock, *failure);
+  end_all(lock, *failure);
 }
 
 void Engine::take_token(const Lock& lock, SetState& set, const Token& token) {
@@ -184,11 +215,14 @@ void Engine::take_token(const Lock& lock, SetState& set, const Token& token) {
     tell_end(lock, error);
     return end_all(lock, error);
   }
+  const auto ended = [&] { return end_ && !set.has_all(set.order->next()); };
+  if (ready > 0 && ended()) return end_set(lock, set, *end_);
   if (ready > 0 && set.order->eager() > 0) {
     combine_eager(lock, set, token);
     --ready;
   }
   for (; ready > 0; --ready) {
+    if (ended()) return end_set(lock, set, *end_);
     std::vector<PendingPointer> operations;
     std::vector<std::shared_ptr<Subject>> subjects;
     for (const Key& key : set.order->take()) {

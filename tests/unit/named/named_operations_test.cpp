@@ -334,6 +334,108 @@ TEST(NamedOperations, WhatRanksDoNotSubmitInTimeFailsOnAllAndNamesThem) {
             });
 }
 
+TEST(NamedOperations, WhatIsMissingInTheLearnedOrderFailsAsWell) {
+  run_named(2, {.stall_check = std::chrono::milliseconds(400), .stall_shutdown = std::chrono::milliseconds(800)},
+            [](int rank, NamedOperations& named) {
+              std::vector<float> values(1, 1.0F);
+              std::vector<float> other(1, 1.0F);
+              for (int i = 0; i < 10; ++i) {
+                expect_success(named.submit(reduction("a", values)));
+                expect_success(named.submit(reduction("b", other)));
+              }
+              EXPECT_GT(named.counts().learned, 0U);
+              if (rank == 1) {
+                const Deadline limit = test::soon();
+                while (!limit.expired() && !error_of([&] { static_cast<void>(named.ranks_of(0)); }))
+                  std::this_thread::sleep_for(std::chrono::milliseconds(5));
+                return;
+              }
+              const auto error = end_of(named.submit(reduction("a", values)));
+              ASSERT_TRUE(error);
+              EXPECT_EQ(error->code(), ErrorCode::timeout);
+              EXPECT_THAT(error->what(), HasSubstr("all_reduce 'a': rank 1 did not submit it in time"));
+            });
+}
+
+TEST(NamedOperations, AJoinedRankKnowsWhatOthersHaveAgreedOn) {
+  run_named(3, {}, [](int rank, NamedOperations& named) {
+    std::vector<float> small(2);
+    std::vector<float> large(900);
+    const auto steps = [&](std::vector<float>& values, int count, float sum) {
+      for (int i = 0; i < count; ++i) {
+        std::fill(values.begin(), values.end(), 1.0F);
+        expect_success(named.submit(reduction("a", values)));
+        ASSERT_EQ(values.back(), sum);
+      }
+    };
+    steps(small, 6, 3.0F);
+    if (rank != 2) steps(large, 6, 2.0F);
+    expect_success(named.join());
+    for (int i = 0; i < 6; ++i) {  // of all, or of none: one rank's shape is the old one
+      std::vector<float> values(rank == 2 ? 2 : 900, 1.0F);
+      const auto error = end_of(named.submit(reduction("a", values)));
+      ASSERT_TRUE(error);
+      EXPECT_EQ(error->code(), ErrorCode::mismatch);
+    }
+    steps(large, 12, 3.0F);
+  });
+}
+
+TEST(NamedOperations, JoinsBehindWhatARankHasSubmittedInTheLearnedOrder) {
+  run_named(2, {}, [](int rank, NamedOperations& named) {
+    std::vector<float> a(1, 1.0F);
+    for (int i = 0; i < 8; ++i) expect_success(named.submit(reduction("a", a)));
+    a.front() = 1;
+    const NamedHandle last = named.submit(reduction("a", a));
+    if (rank == 0) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    const NamedHandle joined = named.join();
+    expect_success(last);
+    EXPECT_EQ(a.front(), 2.0F);
+    expect_success(joined);
+  });
+}
+
+TEST(NamedOperations, ASetThatGoesEndsWhatWaitsInItsLearnedOrder) {
+  run_named(2, {}, [](int rank, NamedOperations& named) {
+    const Deadline limit = test::soon();
+    const int set = named.add_set({0, 1}, limit);
+    std::vector<float> values(1, 1.0F);
+    for (int i = 0; i < 8; ++i) expect_success(named.submit(reduction("a", values, set)));
+    std::optional<NamedHandle> waiting;
+    if (rank == 0) waiting = named.submit(reduction("a", values, set));
+    named.remove_set(set, limit);
+    if (waiting) {
+      const auto error = end_of(*waiting);
+      ASSERT_TRUE(error);
+      EXPECT_THAT(error->what(), HasSubstr("removed"));
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));  // the set's group has ended by then
+    expect_success(named.submit(reduction("behind", values)));
+  });
+}
+
+TEST(NamedOperations, NamesOfAllBytesStayReadable) {
+  run_named(1, {}, [](int /*rank*/, NamedOperations& named) {
+    for (const auto& [name, shown] :
+         std::vector<std::pair<std::string, std::string>>{{"gr\xc3\xb6\xc3\x9f"
+                                                           "e",
+                                                           "'gr\xc3\xb6\xc3\x9f"
+                                                           "e'"},
+                                                          {"a\xff\xed\xa0\x80", "'a\\xff\\xed\\xa0\\x80'"},
+                                                          {std::string(119, 'n') + "\xc3\xb6"
+                                                                                   "more",
+                                                           "n\xc3\xb6...'"},
+                                                          {"\xc3", "'\\xc3'"}}) {
+      std::vector<float> values(1);
+      const auto error = error_of([&] {
+        static_cast<void>(named.submit({.kind = NamedKind::broadcast, .name = name, .tensors = {values}, .root = 9}));
+      });
+      ASSERT_TRUE(error);
+      EXPECT_THAT(error->what(), HasSubstr(shown));
+    }
+  });
+}
+
 TEST(NamedOperations, OneRankAloneAndManyNames) {
   run_named(1, {}, [](int /*rank*/, NamedOperations& named) {
     std::vector<float> values(2, 3.0F);
