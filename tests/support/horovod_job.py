@@ -62,6 +62,10 @@ def operations(rank, size):
     rows, received = hvd.alltoall(torch.arange(size).repeat_interleave(2), splits=torch.full((size,), 2, dtype=torch.int32))
     assert rows.tolist() == [rank] * 2 * size and received.tolist() == [2] * size
     assert hvd.alltoall(torch.arange(size)).tolist() == [rank] * size
+    short = torch.arange(2 * size, dtype=torch.int16)
+    assert hvd.alltoall(short).tolist() == [2 * rank, 2 * rank + 1] * size
+    assert hvd.allgather(torch.full((rank,), 300 + rank, dtype=torch.int16)).tolist() == [300 + each for each in range(size) for _ in range(each)]
+    assert hvd.allreduce(torch.empty(0), op=hvd.Adasum).numel() == 0
     part = hvd.reducescatter(torch.ones(size + 1, 2), op=hvd.Sum)
     assert part.shape == (2 if rank == 0 else 1, 2) and (part == size).all()
     assert torch.allclose(hvd.allreduce(torch.tensor([1.0, -2.0]), op=hvd.Adasum), torch.tensor([1.0, -2.0]))
@@ -364,6 +368,50 @@ def optimizer_features(rank, size):
                              ({"backward_passes_per_step": 0}, "> 0"), ({"groups": -1}, "non-negative"),
                              ({"gradient_predivide_factor": 2.0, "op": hvd.Sum}, "op != Average")):
         refused(ValueError, lambda: hvd.DistributedOptimizer(plain, **arguments), words)
+
+
+@check
+def optimizer_joins(rank, size):
+    """Ranks with fewer batches take part with zeros."""
+    for passes in (1, 2):
+        model = small_model()
+        wrapped = hvd.DistributedOptimizer(momentum(model.parameters()), model.named_parameters(), backward_passes_per_step=passes)
+        for step in range(2 + 2 * rank):
+            wrapped.zero_grad()
+            for _ in range(passes):
+                model(sample(rank) + step).pow(2).mean().backward()
+            wrapped.step()
+            active = sum(2 + 2 * each > step for each in range(size))
+            assert hvd.allreduce(torch.ones(1), op=hvd.Sum, name="loss") == active
+        last = hvd.join()
+        equal_on_all(last)
+        weights = hvd.allgather_object([each.tolist() for each in model.parameters()])
+        assert size == 1 or weights[-1] != weights[0], "the last rank went on"
+        del wrapped
+    models = [small_model(), small_model()]
+    both = [hvd.DistributedOptimizer(momentum(each.parameters()), each.named_parameters()) for each in models]
+    if size > 1:
+        refused(NotImplementedError, hvd.join, "one optimizer")
+    for place in (0, 1):
+        both[place].zero_grad()
+        models[place](sample(rank)).pow(2).mean().backward()
+        both[place].step()
+    equal_on_all([each.tolist() for model in models for each in model.parameters()])
+    # more backward passes than a step has, a failed one, and a parameter that is not frozen any more
+    model = small_model()
+    model[0].weight.requires_grad_(False)
+    wrapped = hvd.DistributedOptimizer(momentum(model.parameters()), model.named_parameters(), backward_passes_per_step=2)
+    for each in range(3):
+        model(sample(rank) + each).pow(2).mean().backward()
+    wrapped.step()
+    equal_on_all([each.tolist() for each in model.parameters()])
+    model[0].weight.requires_grad_(True)
+    refused(ValueError, wrapped.synchronize, "zero_grad()")
+    wrapped.zero_grad()
+    for each in range(2):
+        model(sample(rank)).pow(2).mean().backward()
+    wrapped.step()
+    equal_on_all([each.tolist() for each in model.parameters()])
 
 
 @check

@@ -71,14 +71,19 @@ class Finder(importlib.abc.MetaPathFinder):
             return importlib.machinery.ModuleSpec(name, _Empty(), is_package=True)
         alias = self._target(name)
         if alias is None or importlib.util.find_spec(alias) is None:
-            raise ModuleNotFoundError(f"libddp has no {name}, and DDP_AS asks for libddp's {root}", name=name)
+            _say(f"libddp has no {name}, and DDP_AS asks for libddp's {root}")
+            return None  # programs ask whether there is one
         return importlib.machinery.ModuleSpec(name, _Alias(alias), is_package=False)
 
 
 def _tell(root: str) -> None:
+    of = {"horovod": "libddp.horovod", "mpi4py": "libddp.mpi"}[root]
+    _say(f"{root} is {of} (DDP_AS={os.environ['DDP_AS']})")
+
+
+def _say(words: str) -> None:
     if os.environ.get("RANK", "0") == "0":
-        of = {"horovod": "libddp.horovod", "mpi4py": "libddp.mpi"}[root]
-        print(f"libddp: {root} is {of} (DDP_AS={os.environ['DDP_AS']})", file=sys.stderr)
+        print(f"libddp: {words}", file=sys.stderr)
 
 
 def install() -> None:

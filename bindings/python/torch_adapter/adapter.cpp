@@ -27,13 +27,15 @@
 namespace ddp_adapter {
 namespace {
 
-/// Sets Python's error to libddp's own exception.
-void set_error(const ddp::Error& error) {
+/// Sets Python's error to libddp's own exception, or Horovod's.
+void set_error(const ddp::Error& error, bool of_horovod = false) {
   try {
-    const py::object exception =
+    py::object exception =
         py::module_::import("libddp._errors")
             .attr("make")(std::string(to_string(error.code())), std::string(error.what()), error.attempted(),
                           error.cause(), error.native(), py::tuple(py::cast(error.ranks())), error.hint());
+    if (of_horovod)
+      exception = py::module_::import("libddp.horovod.exceptions").attr("HorovodInternalError").attr("of")(exception);
     PyErr_SetObject(py::type::of(exception).ptr(), exception.ptr());
   } catch (py::error_already_set& instead) {
     instead.restore();
@@ -49,13 +51,17 @@ void translate(std::exception_ptr problem) {
   }
 }
 
+[[noreturn]] void leave_with_error() {
+  python_error exception;
+  exception.persist();
+  throw exception;
+}
+
 /// As PyTorch passes exceptions of Python's through its engine, which makes a RuntimeError of others.
 void leave_backward(const ddp::Error& error) {
   const py::gil_scoped_acquire gil;
   set_error(error);
-  python_error exception;
-  exception.persist();
-  throw exception;
+  leave_with_error();
 }
 
 /// The device that the program has chosen for this thread: not the first, which it may not have chosen.
@@ -102,6 +108,12 @@ std::optional<int> cuda_device_of(const c10::intrusive_ptr<c10d::Backend>& backe
 }
 
 }  // namespace
+
+void leave_backward_of_optimizer(const ddp::Error& error) {
+  const py::gil_scoped_acquire gil;
+  set_error(error, true);
+  leave_with_error();
+}
 }  // namespace ddp_adapter
 
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {

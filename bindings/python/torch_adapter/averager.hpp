@@ -195,6 +195,9 @@ struct HeldLow {
   void leave() { hold.reset(); }
 };
 
+/// An error in a backward pass whose gradients an optimizer averages leaves it as HorovodInternalError.
+void leave_backward_of_optimizer(const ddp::Error& error);
+
 /// By its own `with` block; or by torch's Join, which calls enter() and, for a rank that has run out, shadow_step() and
 /// end(). One that is dropped takes no part any more.
 struct HeldJoin {
@@ -268,6 +271,10 @@ class Averager {
   void broadcast_buffers(const Names& names, const Tensors& buffers) const {
     const ddp::WaitWatch watch(&look_for_signals);
     engine_->broadcast_buffers(named(names, buffers));
+  }
+  bool restart_passes() const {
+    const ddp::WaitWatch watch(&look_for_signals);
+    return engine_->restart_passes();
   }
   void exchange_accumulated() const {
     const ddp::WaitWatch watch(&look_for_signals);
@@ -377,8 +384,10 @@ inline void add_averager(py::module_& module) {
       .def("broadcast_buffers", &Averager::broadcast_buffers, Release())
       .def("change_group", &Averager::change_group, Release())
       .def("begin_by_gradients",
-           [](const Averager& averager, std::uint64_t passes) { averager.engine()->begin_by_gradients(passes); })
-      .def("restart_passes", [](const Averager& averager) { return averager.engine()->restart_passes(); })
+           [](const Averager& averager, std::uint64_t passes) {
+             averager.engine()->begin_by_gradients(passes, &leave_backward_of_optimizer);
+           })
+      .def("restart_passes", &Averager::restart_passes, Release())
       .def("exchange_accumulated", &Averager::exchange_accumulated, Release())
       .def("no_sync",
            [](const Averager& averager) {

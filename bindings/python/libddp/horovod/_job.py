@@ -71,7 +71,7 @@ def _seconds(name: str, default: float) -> float:
         value = float(text) if text else default
     except ValueError:
         value = -1.0
-    if value < 0:
+    if not 0 <= value < float("inf"):
         raise ValueError(f"{name}={text} is not a number of seconds, 0 or more")
     return value
 
@@ -117,22 +117,47 @@ def _say_what_has_no_effect(rank: int) -> None:
 def init(comm: Any = None, process_sets: Any = None) -> None:
     """Joins the other ranks of the job, found as by libddp.init(). Collective; again: no effect.
 
-    comm: ranks of a smaller world, the same list on all ranks; or an mpi4py communicator.
+    comm: ranks of a smaller world, this one among them; or an mpi4py communicator. All ranks of the job give one.
     process_sets: ProcessSets to register, in the same order on all ranks; or "dynamic", which they always are.
     """
-    global _job
-    from libddp.horovod import process_sets as sets
+    from libddp import _mpi_check
     with _lock:
         if current() is not None:
             return
         world = libddp.world() if libddp.initialized() else libddp.init()
-        members = _members(comm, world)
-        group = world.process_group()
-        if members is not None and members != list(range(world.world_size)):
-            smaller = group.new_group(members)
-            if smaller is None:
-                raise ValueError(f"hvd.init(comm={members}): rank {world.rank} is not among them")
-            group = smaller
+        _mpi_check.check(world, "calling hvd.init()")
+        _begin(world, _group_of(_members(comm, world), world), process_sets)
+
+
+def _group_of(members: list[int] | None, world: libddp.World) -> libddp.ProcessGroup:
+    """Collective over the world. Ranks may give different lists, as those of a communicator that was split."""
+    group = world.process_group()
+    if members is None:
+        return group
+    own = None
+    for each in sorted({tuple(given) for given in group.all_gather_object(members)}):
+        made = group.new_group(list(each))
+        own = made if list(each) == members else own
+    if own is None:
+        raise ValueError(f"hvd.init(comm={members}): rank {world.rank} is not among them")
+    return own
+
+
+def restart() -> None:
+    """shutdown() and init() among the same ranks. Collective over them."""
+    with _lock:
+        ended = current()
+        if ended is None:
+            return init()
+        shutdown()
+        _begin(ended.world, ended.group, None)
+
+
+def _begin(world: libddp.World, group: libddp.ProcessGroup, process_sets: Any) -> None:
+    """Collective over the group."""
+    global _job
+    from libddp.horovod import process_sets as sets
+    with _lock:
         check = 0.0 if _flag("HOROVOD_STALL_CHECK_DISABLE") else _seconds("HOROVOD_STALL_CHECK_TIME_SECONDS", 60.0)
         shutdown_limit = _seconds("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", 0.0) or _seconds("HOROVOD_GLOO_TIMEOUT_SECONDS", 0.0)
         named = _core.NamedOperations(group, fusion_bytes=_bytes("HOROVOD_FUSION_THRESHOLD", 128 << 20), stall_check=check,

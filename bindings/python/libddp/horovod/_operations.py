@@ -120,7 +120,7 @@ def movable(tensor: torch.Tensor) -> torch.Tensor:
     """The same memory as a type that the engine can move."""
     if tensor.dtype is not torch.int16:
         return tensor
-    return (tensor if tensor.dim() else tensor.reshape(1)).view(torch.int8)
+    return (tensor if tensor.dim() > 1 else tensor.reshape(-1, 1)).view(torch.int8)  # rows stay rows
 
 
 def rows_of(result: tuple[Any, list[int]], like: torch.Tensor) -> torch.Tensor:

@@ -229,8 +229,7 @@ def _meet_again(error: HorovodInternalError | None) -> None:
     """All ranks of the job, which must be alive."""
     if error is not None and error.code in ("peer_lost", "aborted"):
         raise HorovodInternalError.of(error) from error
-    _job.shutdown()
-    _job.init()
+    _job.restart()
 
 
 def run(func: Callable[..., Any]) -> Callable[..., Any]:

@@ -108,7 +108,7 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int, 
 
     def collect(value: Any) -> None:
         if isinstance(value, _Place):
-            received[value.number] = tensors[value.number] if is_root else torch.empty(value.shape, dtype=value.dtype)
+            received[value.number] = tensors[value.number].detach().cpu() if is_root else torch.empty(value.shape, dtype=value.dtype)
         elif isinstance(value, dict):
             for each in value.values():
                 collect(each)

@@ -97,7 +97,7 @@ def _adasum_reduce(tensors: _Tensors, targets: _Tensors | None, single: bool, na
     def finish(handle: Any) -> Any:
         made = []
         for result, row, like in zip(handle.results(), rows, tensors):
-            combined = _adasum.tree(from_dlpack(result[0]).view(row.dtype).view(len(result[1]), -1))
+            combined = _adasum.tree(from_dlpack(result[0]).view(row.dtype).view(sum(result[1]), row.numel()))
             made.append(_operations.scaled(combined, postscale_factor).view(like.shape).to(like.device))
         if targets is not None:
             for target, each in zip(targets, made):
@@ -427,9 +427,14 @@ def grouped_reducescatter(tensors: _Tensors, name: str | None = None, compressio
 # without tensors
 
 def join(device: int = -1) -> int:
-    """Waits until all ranks have joined; meanwhile others' allreduces get zeros from this one. The rank that joined last."""
+    """Waits until all ranks have joined; meanwhile others' allreduces, and the steps of a DistributedOptimizer, get zeros
+    from this one, whose gradients go. The rank that joined last. NotImplementedError beside several optimizers."""
+    from libddp.horovod import optimizer
     job = _job.job()
+    stepping = optimizer.check_join() if job.size > 1 else None
     handle = _operations.keep(_operations.submitted(job.named.join), lambda native: job.ranks.index(native.last_joined()))
+    if stepping is not None:
+        optimizer.take_part_in_steps(stepping)
     last: int = synchronize(handle)
     return last
 

@@ -7,20 +7,24 @@ schedulers see the ranks' common gradients without synchronize(), which stays va
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 import warnings
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 
+import libddp
 from libddp.horovod import _job, mpi_ops
 from libddp.horovod.compression import Compression
+from libddp.horovod.exceptions import HorovodInternalError
 from libddp.horovod.mpi_ops import Adasum, Average, Max, Min, Product, Sum
 from libddp.horovod.process_sets import ProcessSet, global_process_set
 
 _HOOKS = {Sum: "sum", Min: "min", Max: "max", Product: "product"}
-_backends: dict[tuple[int, int, str], Any] = {}  # by job, process set and device type
+_alive: weakref.WeakSet[Any] = weakref.WeakSet()
 _instances = itertools.count()
 
 
@@ -66,18 +70,52 @@ def _check_groups(num_groups: int, groups: Any) -> None:
 
 def _backend(process_set: ProcessSet, device: torch.device) -> Any:
     """A c10d backend of libddp's over the set's ranks. Collective over them when it is made."""
-    import libddp.torch
     from libddp import _backend as backends
     from torch._C._distributed_c10d import PrefixStore
     job = _job.job()
-    key = (id(job.named), process_set.process_set_id or 0, device.type)
-    if key not in _backends:
-        members = process_set.ranks or list(range(job.size))
-        ranks = [job.ranks[each] for each in members]
-        store = PrefixStore(f"horovod/{'.'.join(map(str, ranks))}/{next(_stores[tuple(ranks)])}/{device.type}/", _store(job))
-        _backends[key] = backends._make(store, members.index(job.rank), len(members), "horovod", ranks,
-                                        libddp.torch._TIMEOUT, device.type == "cuda", device.index)
-    return _backends[key]
+    members = process_set.ranks or list(range(job.size))
+    ranks = [job.ranks[each] for each in members]
+    store = PrefixStore(f"horovod/{'.'.join(map(str, ranks))}/{next(_stores[tuple(ranks)])}/{device.type}/", _store(job))
+    return backends._make(store, members.index(job.rank), len(members), "horovod", ranks, libddp.torch._TIMEOUT,
+                          device.type == "cuda", device.index)
+
+
+@contextlib.contextmanager
+def _translated() -> Iterator[None]:
+    """What went wrong among ranks leaves as a HorovodInternalError."""
+    try:
+        yield
+    except (HorovodInternalError, libddp.InvalidArgument):
+        raise
+    except libddp.Error as error:
+        raise HorovodInternalError.of(error) from None
+
+
+def check_join() -> Any:
+    """The one optimizer over all ranks that is in use, or None. NotImplementedError where join() would not know
+    which optimizer's steps the other ranks take."""
+    gc.collect()  # optimizers that are gone
+    used = [each for each in _alive if each._engines]
+    if not used:
+        return None
+    engines = used[0]._engines
+    if len(used) > 1 or len(engines) > 1 or used[0].process_set is not global_process_set:
+        raise NotImplementedError("hvd.join() beside DistributedOptimizer works with one optimizer over all ranks, whose "
+                                  "parameters are on one device; delete the others, or give all ranks equally many batches")
+    return used[0]
+
+
+def take_part_in_steps(optimizer: Any) -> None:
+    """With zeros in other ranks' steps, until one in which no rank has a gradient: then all of them are here."""
+    own = [each for group in optimizer.param_groups for each in group["params"]]
+    with _translated():
+        while True:
+            for each in own:
+                each.grad = None
+            optimizer._engines[0].exchange_accumulated()
+            optimizer._engines[0].restart_passes()
+            if all(each.grad is None for each in own):
+                return
 
 
 class _Counters(dict[tuple[int, ...], Any]):
@@ -114,6 +152,8 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         self._requires_update: set[torch.Tensor] = set()
         self._synchronized = self._should_skip = False
         self._engines: list[Any] = []
+        self._backends: dict[str, Any] = {}  # by device; its own, as ranks may come to optimizers in different orders
+        _alive.add(self)
         self._make_engines()
 
     def _hook(self, adapter: Any) -> Any:
@@ -141,9 +181,11 @@ class _DistributedOptimizer(torch.optim.Optimizer):
             tensors = by_device[device]
             if not any(each.requires_grad for each in tensors):
                 continue
+            if str(device) not in self._backends:
+                self._backends[str(device)] = _backend(self.process_set, device)
             engine = adapter.Averager(
                 names=[self._parameter_names.get(each, f"added.{place}") for place, each in enumerate(tensors)],
-                tensors=tensors, sparse=[False] * len(tensors), backend=_backend(self.process_set, device),
+                tensors=tensors, sparse=[False] * len(tensors), backend=self._backends[str(device)],
                 cap=_job._bytes("HOROVOD_FUSION_THRESHOLD", 0) or None, first=1 << 20, caps=[], broadcast=False, view=False,
                 find_unused=True, static_graph=False, skip_unused=False, delayed=[], delayed_behind=None,
                 hook=self._hook(adapter), module_name=type(self).__name__, broadcast_buffers=False, sample_rate=100,
@@ -160,8 +202,9 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         self._make_engines()
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        for engine in self._engines:
-            engine.restart_passes()
+        with _translated():
+            for engine in self._engines:
+                engine.restart_passes()
         self._synchronized = False
         super(self.__class__, self).load_state_dict(*args, **kwargs)
 
@@ -174,11 +217,15 @@ class _DistributedOptimizer(torch.optim.Optimizer):
 
     def synchronize(self) -> None:
         """Makes sure that gradients are those of all ranks. They are, behind as many backward passes as a step has; else what
-        has accumulated is exchanged now, and what no rank has computed becomes zeros."""
-        for engine in self._engines:
-            if not engine.restart_passes():
-                engine.exchange_accumulated()
-                engine.restart_passes()
+        has accumulated is exchanged now, and what no rank has computed becomes zeros. HorovodInternalError."""
+        if self._unfrozen():
+            raise ValueError("parameters of a DistributedOptimizer have got requires_grad=True behind its last zero_grad(): "
+                             "their gradients are of this rank alone; call zero_grad() after requires_grad_()")
+        with _translated():
+            for engine in self._engines:
+                if not engine.restart_passes():
+                    engine.exchange_accumulated()
+                    engine.restart_passes()
         for group in self.param_groups if self._engines else ():
             for each in group["params"]:
                 if each.requires_grad and each.grad is None:
@@ -206,9 +253,18 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         self._synchronized = False
         return super(self.__class__, self).step(closure)
 
+    def _unfrozen(self) -> bool:
+        """Whether there are parameters with gradients that no engine knows."""
+        return bool(self._engines) and any(each.requires_grad and each not in self._requires_update
+                                           for group in self.param_groups for each in group["params"])
+
     def zero_grad(self, *args: Any, **kwargs: Any) -> Any:
-        for engine in self._engines:
-            engine.restart_passes()
+        """Collective over the process set where parameters have got requires_grad=True."""
+        with _translated():
+            for engine in self._engines:
+                engine.restart_passes()
+            if self._unfrozen():
+                self._make_engines()
         self._synchronized = False
         return super(self.__class__, self).zero_grad(*args, **kwargs)
 

@@ -1,4 +1,5 @@
-"""The names of mpi4py.MPI. Importing it initializes nothing: the first call that asks for ranks does, as libddp.init()."""
+"""The names of mpi4py.MPI. Importing it initializes nothing: the first call that asks for ranks does, as libddp.init().
+The first call that moves data, a send or receive as well, is collective over the ranks of COMM_WORLD: it connects them."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ import libddp
 from libddp.mpi import _comm
 from libddp.mpi._buffers import TYPES, Datatype
 from libddp.mpi._comm import COMM_NULL, COMM_TYPE_SHARED, IN_PLACE, PROC_NULL, UNDEFINED, Comm, Group, Intracomm
-from libddp.mpi._mailbox import ANY_SOURCE, ANY_TAG
+from libddp.mpi._mailbox import ANY_SOURCE, ANY_TAG, boxes
 from libddp.mpi._ops import OPS, Op
 from libddp.mpi._requests import Request, Status
 
@@ -144,10 +145,10 @@ def Finalize() -> None:
 def _leave(patience: float) -> None:
     if COMM_WORLD._made is None or not libddp.initialized() or _process != os.getpid():
         return
-    if COMM_WORLD._box is not None:
-        COMM_WORLD._box.flush(time.monotonic() + patience)
-    if COMM_WORLD._box is not None:
-        COMM_WORLD._made[0].barrier(timeout=patience).wait()
+    limit = time.monotonic() + patience
+    for box in list(boxes):
+        box.flush(limit)
+    COMM_WORLD._made[0].barrier(timeout=patience).wait()
 
 
 _process = os.getpid()

@@ -62,8 +62,11 @@ def _array_of(given: Any, writes: bool) -> Any:
     return array.reshape(-1)
 
 
-def parse(spec: Any, writes: bool = False) -> Buffer:
-    """[b], [b, type], [b, count], [b, count, type], [b, counts, places, type], [b, (counts, places), type], or b."""
+def parse(spec: Any, writes: bool = False, ranks: int = 1) -> Buffer:
+    """ranks: how many have a part, of which one count is that of each.
+
+    [b], [b, type], [b, count], [b, count, type], [b, counts, places, type], [b, (counts, places), type], or b.
+    """
     if not isinstance(spec, (list, tuple)):
         return Buffer(_array_of(spec, writes))
     array, rest = _array_of(spec[0], writes), list(spec[1:])
@@ -76,7 +79,7 @@ def parse(spec: Any, writes: bool = False) -> Buffer:
     if not rest or rest[0] is None:
         return Buffer(array)
     if numpy.ndim(rest[0]) == 0:
-        count = int(rest[0])
+        count = int(rest[0]) * ranks
         if count < 0 or count > array.size:
             raise ValueError(f"a count of {count} for a buffer of {array.size} elements")
         return Buffer(array[:count])

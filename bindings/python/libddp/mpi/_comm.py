@@ -260,7 +260,7 @@ class Comm:
         self.Allgatherv(sendbuf, recvbuf)
 
     def Allgatherv(self, sendbuf: Any, recvbuf: Any) -> None:
-        places = _buffers.parts(_buffers.parse(recvbuf, writes=True), self.size)
+        places = _buffers.parts(_buffers.parse(recvbuf, writes=True, ranks=self.size), self.size)
         own = places[self.rank] if sendbuf is IN_PLACE else _buffers.parse(sendbuf).elements
         counts = [each.nbytes for each in places]
         _check_part(own, counts[self.rank])
@@ -276,7 +276,7 @@ class Comm:
         if self.rank != _root(root, self.size):
             self._group.gather_object(_buffers.parse(sendbuf).elements, root=root)
             return
-        places = _buffers.parts(_buffers.parse(recvbuf, writes=True), self.size)
+        places = _buffers.parts(_buffers.parse(recvbuf, writes=True, ranks=self.size), self.size)
         own = places[self.rank].copy() if sendbuf is IN_PLACE else _buffers.parse(sendbuf).elements
         for place, elements in zip(places, self._group.gather_object(own, root=root)):
             _copy(place, elements)
@@ -287,22 +287,22 @@ class Comm:
     def Scatterv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
         given = None
         if self.rank == _root(root, self.size):
-            given = [each.copy() for each in _buffers.parts(_buffers.parse(sendbuf), self.size)]
+            given = [each.copy() for each in _buffers.parts(_buffers.parse(sendbuf, ranks=self.size), self.size)]
         part = self._group.scatter_object(given, root=root)
         if recvbuf is not IN_PLACE:
             _copy(_buffers.parse(recvbuf, writes=True).elements, part)
 
     def Alltoall(self, sendbuf: Any, recvbuf: Any) -> None:
-        into = _buffers.parse(recvbuf, writes=True).elements
-        given = into.copy() if sendbuf is IN_PLACE else _buffers.parse(sendbuf).elements
+        into = _buffers.parse(recvbuf, writes=True, ranks=self.size).elements
+        given = into.copy() if sendbuf is IN_PLACE else _buffers.parse(sendbuf, ranks=self.size).elements
         if given.nbytes != into.nbytes or given.size % self.size:
             raise ValueError(f"Alltoall of {given.nbytes} bytes into {into.nbytes} among {self.size} ranks")
         if into.nbytes:
             self._group.all_to_all(given.view(numpy.uint8), into.view(numpy.uint8)).wait()
 
     def Alltoallv(self, sendbuf: Any, recvbuf: Any) -> None:
-        sent = _buffers.parts(_buffers.parse(sendbuf), self.size)
-        places = _buffers.parts(_buffers.parse(recvbuf, writes=True), self.size)
+        sent = _buffers.parts(_buffers.parse(sendbuf, ranks=self.size), self.size)
+        places = _buffers.parts(_buffers.parse(recvbuf, writes=True, ranks=self.size), self.size)
         received = [self._messages.post(rank, _ALLTOALL_TAG) for rank in range(self.size)]
         for rank, part in enumerate(sent):
             self._messages.send(part.copy().view(numpy.uint8), rank, _ALLTOALL_TAG)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import collections
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,9 @@ ANY_SOURCE, ANY_TAG = -1, -1
 _ENVELOPE = numpy.dtype([("tag", "<i8"), ("bytes", "<i8")])
 _FOREVER = 10 * 365 * 24 * 3600.0  # a rank may wait as long as it likes
 _LOOK = 0.05
+
+
+boxes: weakref.WeakSet[Mailbox] = weakref.WeakSet()  # of all communicators
 
 
 class Message:
@@ -45,6 +49,7 @@ class Mailbox:
         self._unexpected: collections.deque[Message] = collections.deque()
         self._posted: list[Receive] = []
         self._sending: list[tuple[Any, Any]] = []
+        boxes.add(self)
 
     def send(self, payload: Any, to: int, tag: int) -> Callable[[], bool]:
         """Sends bytes, which stay untouched until what is returned says so."""

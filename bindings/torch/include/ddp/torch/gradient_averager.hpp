@@ -173,8 +173,8 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
     for (const std::size_t i : gradients_.own()) {
       AccumulatorPointer node = low_ ? low_->accumulator(i) : nullptr;
       if (!node) node = ::torch::autograd::impl::grad_accumulator(tensors_[i].tensor);
-      const std::uintptr_t key =
-          node->add_post_hook(std::make_unique<AfterNode>([this, i](bool defined) { computed(i, defined); }));
+      const std::uintptr_t key = node->add_post_hook(
+          std::make_unique<AfterNode>([this, i](bool defined) { translated([&] { computed(i, defined); }); }));
       Users::instance().add(tensors_[i].tensor, this);
       accumulators_.push_back({i, std::move(node), key});
     }
@@ -256,12 +256,15 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
   /// For an optimizer, which wraps no forward pass: from now on a step begins with the first gradient of a backward
   /// pass and ends with that pass. One of every @p passes exchanges, with what has accumulated. Needs
   /// find_unused_parameters.
-  void begin_by_gradients(std::uint64_t passes) {
+  /// @param translate in the place of translate_error, where it is not null
+  void begin_by_gradients(std::uint64_t passes, TranslateError translate = nullptr) {
     passes_of_step_ = passes;
     pass_ = 0;
+    translate_ = translate;
   }
-  /// Counts backward passes anew. @return whether the last ones have exchanged since this was called.
+  /// Counts backward passes anew. @return whether the last one has exchanged, since this was called.
   bool restart_passes() {
+    if (queued_) give_up();  // the last backward pass has failed
     pass_ = 0;
     return std::exchange(exchanged_, false);
   }
@@ -362,6 +365,16 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
     producer ? gradients_.mark(reducer_, index, *producer) : gradients_.mark(reducer_, index);
   }
 
+  template <class Call>
+  void translated(Call&& call) {
+    try {
+      call();
+    } catch (const Error& error) {
+      if (translate_ != nullptr) translate_(error);
+      throw;
+    }
+  }
+
   bool expects_gradients() const {
     return open_ || std::any_of(passes_.begin(), passes_.end(), [](const auto& pass) {
              const auto found = pass.lock();
@@ -423,7 +436,8 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
   void queue_end() {
     if (queued_) return;
     ::torch::autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this()] {
-      if (const auto averager = weak.lock()) called_by_autograd([&] { averager->end(); });
+      if (const auto averager = weak.lock())
+        called_by_autograd([&] { averager->translated([&] { averager->end(); }); });
     });
     queued_ = true;
   }
@@ -438,8 +452,8 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
     reducer_.finalize();
     home_.lead();
     for (const at::Tensor& gradient : gradients_.held()) home_.keep(gradient);  // made in another stream, maybe
+    exchanged_ = synchronize_;  // after a pass that only adds, gradients differ again
     if (!synchronize_) return;
-    exchanged_ = true;
     if (places_) gradients_.take_others(reducer_);
     gradients_.take_sparse(reducer_);
     gradients_.let_go();
@@ -495,8 +509,9 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
   bool by_gradient_ = false;                ///< that one was opened by the gradient of a parameter
   bool queued_ = false;                     ///< the end of the backward pass that runs calls end()
   bool repeats_ = false;
-  bool synchronize_ = true;           ///< this step, or the last one
-  bool exchanged_ = false;            ///< a step, since restart_passes()
+  bool synchronize_ = true;  ///< this step, or the last one
+  bool exchanged_ = false;   ///< the last step has, since restart_passes()
+  TranslateError translate_ = nullptr;
   std::uint64_t passes_of_step_ = 0;  ///< 0: steps begin with forward passes
   std::uint64_t pass_ = 0;            ///< of those, the last
   int no_sync_depth_ = 0;
