@@ -31,9 +31,23 @@ def test_checks(adapter, ranks, checks):
     assert "Fatal Python error" not in done.stderr and "terminate called" not in done.stderr, done.stderr
 
 
-def test_a_killed_rank_is_an_exception_in_the_others():
-    done = job(3, JOB, "killed")
-    assert "CHECKED killed 0" in done.stdout and "CHECKED killed 1" in done.stdout, done.stdout + done.stderr
+@pytest.mark.parametrize("check", ["killed", "killed_in_a_step"])
+def test_a_killed_rank_is_an_exception_in_the_others(adapter, check):
+    done = job(3, JOB, check)
+    assert f"CHECKED {check} 0" in done.stdout and f"CHECKED {check} 1" in done.stdout, done.stdout + done.stderr
+
+
+def test_worlds_of_a_part_of_the_ranks_begin_beside_each_other():
+    program = ("import libddp, libddp.horovod as hvd, torch\n"
+               "from libddp.horovod import _job\n"
+               "world = libddp.init()\n"
+               "own = [0, 2] if world.rank % 2 == 0 else [1]\n"
+               "hvd.init(comm=own)\n"
+               "assert hvd.allreduce(torch.tensor([world.rank]), op=hvd.Sum) == sum(own) and hvd.size() == len(own)\n"
+               "if hvd.size() == 2: _job.restart()\n"
+               "assert hvd.size() == len(own) and hvd.allreduce(torch.ones(1), op=hvd.Sum) == len(own)\n")
+    done = run(BIN / "ddprun", "-n", 3, "--no-python", sys.executable, "-c", program)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_one_process_alone():
@@ -92,7 +106,8 @@ else:
     raise AssertionError
 import importlib.util
 assert importlib.util.find_spec("mpi4py.futures") is None
-print("UNCHANGED", hvd.rank(), flush=True)
+import sys
+sys.stdout.write(f"UNCHANGED {{hvd.rank()}}\\n")  # at once, as both ranks write
 """
 
 
@@ -116,7 +131,7 @@ def test_the_example_trains_alike_under_its_names_and_libddps(tmp_path):
     assert own.returncode == 0, own.stdout + own.stderr
     given = job(2, program, options=["--as", "horovod,mpi4py"])
     assert given.returncode == 0, given.stdout + given.stderr
-    weights = [re.findall(r"weights (\S+)", done.stdout) for done in (own, given)]
+    weights = [re.findall(r"weights (-?[\d.]+)", done.stdout) for done in (own, given)]
     assert len(weights[0]) == 2 and len({*weights[0], *weights[1]}) == 1, weights
     losses = [float(loss) for loss in re.findall(r"loss ([\d.]+)", own.stdout)]
     assert losses[-1] < losses[0] / 2

@@ -192,6 +192,9 @@ def joins(rank, size):
     for step in range(3 + 2 * rank):
         reduced = hvd.allreduce(torch.ones(2), op=hvd.Sum, name="gradient")
         assert reduced[0] == sum(3 + 2 * each > step for each in range(size)), (step, reduced)
+    hvd.join()
+    for step in range(2 * rank):
+        assert hvd.allreduce(torch.ones(2), op=hvd.Adasum, name="adaptive").tolist() == [1.0, 1.0], "of equal vectors, however many"
     last = hvd.join()
     equal_on_all(last)
     assert 0 <= last < size
@@ -521,6 +524,22 @@ def interrupted(rank, size):
         refused(KeyboardInterrupt, lambda: hvd.allreduce(torch.ones(1), name="alone"))
     else:
         time.sleep(2)
+
+
+@check
+def killed_in_a_step(rank, size):
+    """The last rank dies; the others' backward() says so as Horovod does."""
+    model = small_model()
+    wrapped = hvd.DistributedOptimizer(momentum(model.parameters()), model.named_parameters())
+    def step():
+        wrapped.zero_grad()
+        model(sample(rank)).pow(2).mean().backward()
+        wrapped.step()
+    step()
+    if rank == size - 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    error = refused(hvd.HorovodInternalError, lambda: [step() for _ in range(3)])
+    assert error.code == "peer_lost", (error.code, error)
 
 
 @check

@@ -59,6 +59,14 @@ def arrays(comm, rank, size):
     spread = numpy.full(sum(counts) + size, -1.0)
     comm.Allgatherv(numpy.full(rank + 1, float(rank)), [spread, counts, places, MPI.DOUBLE])
     assert spread[places[-1]] == size - 1 and spread[1] == -1.0
+    each = numpy.zeros(2 * size + 1)  # a count is that of each rank's part
+    comm.Allgather([numpy.full(2, float(rank)), 2, MPI.DOUBLE], [each, 2, MPI.DOUBLE])
+    assert each.tolist() == [float(other) for other in range(size) for _ in range(2)] + [0.0]
+    own = numpy.zeros(3)
+    comm.Scatter([each, 2, MPI.DOUBLE], [own, 2, MPI.DOUBLE])
+    assert own.tolist() == [float(rank)] * 2 + [0.0]
+    comm.Alltoall([each, 2, MPI.DOUBLE], [spread := numpy.zeros(2 * size), 2, MPI.DOUBLE])
+    assert spread.tolist() == [float(rank)] * 2 * size
     shared = numpy.full(3, rank, numpy.int64)
     comm.Bcast([shared, MPI.INT64_T], root=size - 1)
     assert (shared == size - 1).all()

@@ -359,25 +359,31 @@ TEST(NamedOperations, WhatIsMissingInTheLearnedOrderFailsAsWell) {
 
 TEST(NamedOperations, AJoinedRankKnowsWhatOthersHaveAgreedOn) {
   run_named(3, {}, [](int rank, NamedOperations& named) {
+    std::vector<float> other(1);
     std::vector<float> small(2);
-    std::vector<float> large(900);
-    const auto steps = [&](std::vector<float>& values, int count, float sum) {
-      for (int i = 0; i < count; ++i) {
-        std::fill(values.begin(), values.end(), 1.0F);
-        expect_success(named.submit(reduction("a", values)));
-        ASSERT_EQ(values.back(), sum);
-      }
+    std::vector<float> large(20'000);
+    const auto reduce = [&](const char* name, std::vector<float>& values, float sum) {
+      std::fill(values.begin(), values.end(), 1.0F);
+      expect_success(named.submit(reduction(name, values)));
+      ASSERT_EQ(values.back(), sum);
     };
-    steps(small, 6, 3.0F);
-    if (rank != 2) steps(large, 6, 2.0F);
-    expect_success(named.join());
-    for (int i = 0; i < 6; ++i) {  // of all, or of none: one rank's shape is the old one
-      std::vector<float> values(rank == 2 ? 2 : 900, 1.0F);
-      const auto error = end_of(named.submit(reduction("a", values)));
-      ASSERT_TRUE(error);
-      EXPECT_EQ(error->code(), ErrorCode::mismatch);
+    for (int i = 0; i < 6; ++i) {
+      reduce("b", other, 3.0F);
+      reduce("a", large, 3.0F);
     }
-    steps(large, 12, 3.0F);
+    for (int i = 0; i < 6 && rank != 2; ++i) {
+      reduce("b", other, 2.0F);
+      reduce("a", small, 2.0F);
+    }
+    expect_success(named.join());
+    reduce("b", other, 3.0F);  // with which the order of the two others is learned
+    const auto error = end_of(named.submit(reduction("a", rank == 2 ? large : small)));
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->code(), ErrorCode::mismatch);
+    for (int i = 0; i < 12; ++i) {
+      reduce("b", other, 3.0F);
+      reduce("a", small, 3.0F);
+    }
   });
 }
 
