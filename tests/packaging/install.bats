@@ -59,6 +59,7 @@ END
   diff <(cd "$SOURCE/libddp/include/ddp" && ls && echo torch) <(cd "$MOVED/include/ddp" && ls | grep -vx torch && echo torch)
   diff -r "$SOURCE/bindings/torch/include/ddp/torch" "$MOVED/include/ddp/torch"
   diff -r "$SOURCE/examples/digits" "$MOVED/share/libddp/examples/digits"
+  diff -r "$SOURCE/examples/horovod_train" "$MOVED/share/libddp/examples/horovod_train"
   diff -r "$SOURCE/examples/libtorch" "$MOVED/share/libddp/examples/libtorch"
   diff -r "$SOURCE/examples/pytorch" "$MOVED/share/libddp/examples/pytorch"
   cmp "$SOURCE/examples/p2p.py" "$MOVED/share/libddp/examples/p2p.py"

@@ -100,6 +100,7 @@ names() {
   modules=python3-libddp/usr/lib/python3/dist-packages
   [ "$(ls $modules)" = "libddp
 libddp-$VERSION.dist-info
+libddp_as.pth
 libddp_autoload" ]
   [ "$(ls $modules/libddp-*.dist-info | tr '\n' ' ')" = "INSTALLER METADATA WHEEL entry_points.txt licenses " ]
   # Nothing of the library is there twice.
@@ -108,6 +109,7 @@ libddp_autoload" ]
     [ -e "libddp${value#"$PWD/python3-libddp"}" ] || { echo "$link leads nowhere"; return 1; }
   done < <(find $modules -type l)
   [ "$(find $modules -type l | sort)" = "$modules/libddp/bin/ddp-info
+$modules/libddp/bin/ddprun
 $(find $modules/libddp/lib -mindepth 1 | sort)" ]
   [ -L $modules/libddp/lib/libddp.so.0.1 ]
   cp "$WHEEL" "libddp-9.9.9-cp311-cp311-linux_x86_64.whl"

@@ -224,6 +224,7 @@ class DistributedDataParallel(TorchDataParallel):
             return output
 
     def to_kwargs(self, inputs: Any, kwargs: Any, device_id: int) -> Any:
+        """Inputs and keyword arguments on a device, for each replica a pair; torch's class has it, too."""
         return _to_kwargs(inputs, kwargs, torch.device(self.device_type, device_id), False)
 
     def _set_sparse_metadata(self, global_unique_ids: Any) -> None:

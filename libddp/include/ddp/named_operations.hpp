@@ -19,15 +19,17 @@
 
 namespace ddp {
 
+/// What an operation by name does.
 enum class NamedKind : std::uint8_t { all_reduce, all_gather, broadcast, all_to_all, reduce_scatter, barrier };
+/// "all_reduce"
 std::string_view to_string(NamedKind kind) noexcept;
 
 /// What a rank submits. Ranks' calls of one set, kind and name belong together, and must fit together: the number of
 /// tensors, their types, shapes (of all_gather and all_to_all all but the first dimension), op, factors, root, device.
 struct NamedCall {
-  NamedKind kind = NamedKind::barrier;
-  std::string name{};  ///< any bytes, at most 4,096
-  int set = 0;         ///< 0: all ranks; others by add_set()
+  NamedKind kind = NamedKind::barrier;  ///< of the operation
+  std::string name{};                   ///< any bytes, at most 4,096
+  int set = 0;                          ///< 0: all ranks; others by add_set()
   /// On the CPU; untouched until the operation has finished. Several run all together or not at all.
   /// all_reduce and broadcast: in place. all_gather and reduce_scatter: cut by the first dimension, which
   /// reduce_scatter gives to ranks in equal parts, the first ones one row more. all_to_all: splits[i] rows go to rank i
@@ -45,8 +47,8 @@ struct NamedCall {
 /// What all_gather, all_to_all and reduce_scatter have made of one tensor.
 struct NamedResult {
   std::shared_ptr<std::byte> memory{};  ///< row-major; its rows have the shape of the input's
-  std::size_t bytes = 0;
-  std::vector<std::int64_t> rows{};  ///< that came from each rank of the set; of reduce_scatter: this rank's alone
+  std::size_t bytes = 0;                ///< of memory
+  std::vector<std::int64_t> rows{};     ///< that came from each rank of the set; of reduce_scatter: this rank's alone
 };
 
 /// How operations have been arranged, counted from the start.
@@ -81,6 +83,7 @@ class NamedHandle {
   std::shared_ptr<State> state_;
 };
 
+/// How a job's operations by name run.
 struct NamedOptions {
   /// Bytes of all_reduces, ready together, alike and small, that go in one exchange; 0: each by itself.
   std::size_t fusion_bytes = std::size_t{128} << 20U;
@@ -123,6 +126,7 @@ class NamedOperations {
   /// Ends all: what is under way fails with Error(aborted) on all ranks. Idempotent.
   void shutdown() noexcept;
 
+  /// How this rank's operations have been arranged so far.
   NamedCounts counts() const;
 
  private:
