@@ -66,6 +66,8 @@ class Mailbox:
             self._sending.append((works[-1], payload))
 
         def sent() -> bool:
+            with self._lock:
+                self._advance()  # the other rank may wait for this one to take what it sends
             for work in works:
                 if work.exception() is not None:
                     work.wait()
