@@ -198,7 +198,8 @@ TEST_F(TcpStrangers, AnotherUserMayHoldTalkAndReplay) {
   const std::uint16_t port = base::decode<RankRecord>(addresses_[1]).port;
   {
     const Polling rank_1(*backends_[1]);
-    const auto rank_0 = MeshIdentity(0, addresses_).connect(1);
+    const MeshIdentity identity(0, addresses_);
+    const auto rank_0 = identity.connect(1);
     const Bytes hello = rank_0->answer();
     const base::UniqueFd interrupted = stranger(1, hello);
     Bytes challenge(kChallengeBytes);
