@@ -433,9 +433,8 @@ TEST(NamedOperations, NamesOfAllBytesStayReadable) {
                                                            "n\xc3\xb6...'"},
                                                           {"\xc3", "'\\xc3'"}}) {
       std::vector<float> values(1);
-      const auto error = error_of([&] {
-        static_cast<void>(named.submit({.kind = NamedKind::broadcast, .name = name, .tensors = {values}, .root = 9}));
-      });
+      const NamedCall call{.kind = NamedKind::broadcast, .name = name, .tensors = {values}, .root = 9};
+      const auto error = error_of([&] { static_cast<void>(named.submit(call)); });
       ASSERT_TRUE(error);
       EXPECT_THAT(error->what(), HasSubstr(shown));
     }
