@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -136,7 +136,8 @@ class Comm:
     def Abort(self, errorcode: int = 0) -> None:
         """Ends the job with this exit status."""
         print(f"MPI.Abort({errorcode}) called by rank {self.rank}", file=sys.stderr, flush=True)
-        libddp_exit(errorcode)
+        sys.stdout.flush()
+        os._exit(errorcode & 0xff or (1 if errorcode else 0))
 
     # others of these ranks
 
@@ -463,10 +464,3 @@ def _spread(gathered: Any, places: list[Any]) -> None:
 
 def _complete() -> Request:
     return Request(lambda: True, lambda _: None)
-
-
-def libddp_exit(errorcode: int) -> None:
-    import os
-    sys.stdout.flush()
-    time.sleep(0)
-    os._exit(errorcode & 0xff or (1 if errorcode else 0))
