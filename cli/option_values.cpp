@@ -105,9 +105,9 @@ std::chrono::milliseconds parse_positive_seconds(const std::string& option, std:
 
 const std::string& parse_choice(const std::string& option, const std::string& text,
                                 std::span<const std::string> words) {
-  if (std::find(words.begin(), words.end(), text) == words.end())
-    throw usage_error(option, base::unknown_word({}, printable(text), words));
-  return text;
+  const auto word = std::find(words.begin(), words.end(), text);
+  if (word == words.end()) throw usage_error(option, base::unknown_word({}, printable(text), words));
+  return *word;
 }
 
 std::string_view trimmed(std::string_view text) {

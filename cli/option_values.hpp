@@ -50,7 +50,7 @@ std::chrono::milliseconds parse_seconds(const std::string& option, std::string_v
 /// A number of seconds that is at least a millisecond.
 std::chrono::milliseconds parse_positive_seconds(const std::string& option, std::string_view text, double highest);
 
-/// @p text when it is one of @p words. Throws UsageError that lists them.
+/// The one of @p words that @p text is; lives as long as they do. Throws UsageError that lists them.
 const std::string& parse_choice(const std::string& option, const std::string& text, std::span<const std::string> words);
 
 /// @p text without blanks at its ends.

@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <deque>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <thread>
 
@@ -76,15 +77,20 @@ void start_worker() {
   say(fmt::format("CHILD {}", worker));
 }
 
-/// Fails with the group's error, and says how long the failing operation took.
-void timed(const Work& work) {
+/// Fails with the group's error, and says how long the failing operation took. @p start throws if the group has failed
+/// since the operation before.
+void timed(const std::function<Work()>& start) {
   const auto started = Deadline::Clock::now();
   try {
-    work.wait();
+    start().wait();
   } catch (const Error&) {
     say(fmt::format("WAITED {:.3f}", std::chrono::duration<double>(Deadline::Clock::now() - started).count()));
     throw;
   }
+}
+
+void timed(const Work& work) {
+  timed([&] { return work; });
 }
 
 }  // namespace
@@ -98,7 +104,7 @@ void loop_all_reduce(World& world, Arguments arguments) {
   if (child == "exec") start_child();
   if (child == "fork") start_worker();
   say("READY");
-  for (;;) timed(group.all_reduce(values, ReduceOp::avg, seconds_from_now(arguments[0])));
+  for (;;) timed([&] { return group.all_reduce(values, ReduceOp::avg, seconds_from_now(arguments[0])); });
 }
 
 void hang_on_purpose(World& world, Arguments arguments) {
