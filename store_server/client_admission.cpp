@@ -101,7 +101,7 @@ void StoreServer::Impl::hear_witness(Connection& connection) {
     const stream::Progress progress = stream::advance(connection.fd.get(), *witness.handshake);
     if (progress == stream::Progress::gone) return drop(connection, "closed by the witness");
     if (progress != stream::Progress::proven) return;
-    witness.messages.emplace(witness.handshake->cipher(), kMostWitnessBytes);
+    witness.messages.emplace(witness.handshake->take_cipher(), kMostWitnessBytes);
   }
   for (;;) {
     while (const auto message = witness.messages->next()) {

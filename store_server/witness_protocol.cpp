@@ -16,7 +16,7 @@ WitnessEnd::WitnessEnd(int socket, const StoreKey& key, Deadline deadline, const
     : socket_(socket), attempted_(attempted) {
   stream::Handshake handshake(kWitnessProtocol, {}, stream::job_secret_provers(stream::Secret::of(key.bytes())));
   converse(socket, handshake, deadline, attempted);
-  messages_.emplace(handshake.cipher(), kMostWitnessBytes);
+  messages_.emplace(handshake.take_cipher(), kMostWitnessBytes);
 }
 
 void WitnessEnd::send_bytes(const Bytes& message, Deadline deadline) {

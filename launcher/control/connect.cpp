@@ -131,7 +131,7 @@ SessionCipher shake_hands(int fd, const Provers& provers, Deadline deadline) {
     const stream::Prover& prover = *handshake.prover();
     throw refusal(ErrorCode::conflict, fmt::format("it does not accept {}", prover.what()), prover.hint());
   }
-  return handshake.cipher();
+  return handshake.take_cipher();
 }
 
 std::optional<Connection> try_address(const addrinfo& address, std::uint16_t port, const Provers& provers,

@@ -156,8 +156,8 @@ struct Listener::Impl {
     }
   }
 
-  void add(base::UnsharedFd socket, const sockaddr_storage& from, const stream::Handshake& shaken) {
-    proven.emplace_back(socket.release(), stream::to_text(from), shaken.cipher());
+  void add(base::UnsharedFd socket, const sockaddr_storage& from, stream::Handshake& shaken) {
+    proven.emplace_back(socket.release(), stream::to_text(from), shaken.take_cipher());
   }
 
   void note(const Refusal& refusal) {

@@ -3,6 +3,7 @@
 #include <sodium.h>
 
 #include <algorithm>
+#include <stdexcept>
 #include <utility>
 
 #include <fmt/format.h>
@@ -255,8 +256,8 @@ ProofCheck Handshake::check() const {
 }
 
 void Handshake::conclude(ProofVerdict verdict) {
-  if (verdict.refusal.empty()) {
-    if (!protocol_.accepting_first) answer_ = with_length(verdict.own_proof);
+  if (verdict.own_proof) {
+    if (!protocol_.accepting_first) answer_ = with_length(*verdict.own_proof);
     stage_ = Stage::done;
     return;
   }
@@ -264,6 +265,9 @@ void Handshake::conclude(ProofVerdict verdict) {
   refusal_ = failure(ErrorCode::conflict, "checking who is at the other end", std::move(verdict.refusal));
 }
 
-SessionCipher Handshake::cipher() const { return key_->agree(side_, theirs_.key); }
+SessionCipher Handshake::take_cipher() {
+  if (!proven() || !key_) throw std::logic_error("a connection's cipher is taken twice, or before its proof");
+  return std::exchange(key_, std::nullopt)->agree(side_, theirs_.key);
+}
 
 }  // namespace ddp::stream

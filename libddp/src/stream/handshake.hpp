@@ -142,8 +142,8 @@ struct ProofCheck {
 };
 
 struct ProofVerdict {
-  Bytes own_proof = {};      ///< where theirs holds
-  std::string refusal = {};  ///< else why not
+  std::optional<Bytes> own_proof = {};  ///< where theirs holds, and only there
+  std::string refusal = {};             ///< else why not
 };
 
 /// Throws nothing that is an Error.
@@ -176,8 +176,9 @@ class Handshake final : public Conversation {
   void conclude(ProofVerdict verdict);
   /// Of the proof that has been refused; else empty.
   const std::string& refused_proof() const { return refused_proof_; }
-  /// Once it is proven.
-  SessionCipher cipher() const;
+  /// Once it is proven, and only once: a second cipher of the same keys would repeat its nonces. Else throws
+  /// std::logic_error.
+  SessionCipher take_cipher();
 
  private:
   void greet();

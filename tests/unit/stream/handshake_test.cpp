@@ -118,8 +118,16 @@ TEST(Handshake, LeadsToTheSameKeys) {
     EXPECT_TRUE(connecting.proven() && accepting.proven() && accepting.believed());
     EXPECT_TRUE(std::ranges::equal(accepting.opening(), opening));
     const Bytes text(10, std::byte{'x'});
-    EXPECT_EQ(accepting.cipher().open(connecting.cipher().seal(text)), text);
+    EXPECT_EQ(accepting.take_cipher().open(connecting.take_cipher().seal(text)), text);
+    EXPECT_THROW((void)connecting.take_cipher(), std::logic_error);
   }
+}
+
+TEST(Handshake, AVerdictWithoutAProofOfItsOwnIsARefusal) {
+  Handshake accepting(kProtocol, proving(Secret::random()));
+  accepting.conclude({});
+  EXPECT_FALSE(accepting.proven());
+  EXPECT_THROW((void)accepting.take_cipher(), std::logic_error);
 }
 
 TEST(Handshake, WithoutTheSecretNobodyIsBelieved) {
