@@ -136,8 +136,9 @@ TEST_F(StoreServerLimits, UnreadAnswersOfOneClient) {
   offender.send(request::set("/k", kMegabyte));
   expect_closed(offender, request::get("/k"), 100, "the limit of unread ones is");
   StoreClient small{server_.port()};
+  const std::string ping = request::ping(1);
   std::string pings;
-  for (int i = 0; i < 1'000'000; ++i) pings += request::ping(1);
+  for (int i = 0; i < 1'000'000; ++i) pings += ping;
   expect_closed(small, pings, 8, "bytes of answers unread");
 }
 
