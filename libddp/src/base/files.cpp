@@ -29,8 +29,7 @@ std::string attempt(const WholeFile& file) {
   return file.attempted.empty() ? fmt::format("writing '{}'", file.path) : file.attempted;
 }
 
-/// Where it lies; nothing if it is written to directly. Standard output may be a file that already has the job's output
-/// in it.
+/// The file's place, or nothing to write directly: standard output may be a file that already has the job's output.
 std::optional<FilePlace> place_of(const WholeFile& file, const std::string& attempted) {
   if (names_open_file(file.path)) return std::nullopt;
   FilePlace place = find_place(attempted, file.path, file.last);
@@ -81,7 +80,7 @@ void write_file(const WholeFile& file, std::string_view text) {
   const auto place = place_of(file, attempted);
   if (!place) return write_directly(file, attempted, text);
   NewFile replacement{attempted, *place, file.is_private ? kPrivateMode : 0666};
-  // another's mode may let others read what is this user's
+  // another user's mode might let others read this user's data
   const bool keeps_mode = !file.is_private && place->there && place->there->st_uid == ::geteuid();
   if (keeps_mode) replacement.set_mode(place->there->st_mode & 07777);
   replacement.write(text);
@@ -93,7 +92,7 @@ void check_file(const WholeFile& file) {
   if (const auto place = place_of(file, attempted)) {
     const NewFile trial{attempted, *place, kPrivateMode};
   } else if (::access(file.path.c_str(), W_OK) != 0) {
-    // opening it would already tell the reader of a pipe that all is over
+    // opening it would already end the input of a pipe's reader
     throw system_error(attempted, errno);
   }
 }
@@ -124,12 +123,12 @@ Error writing_failed(const std::string& attempted, int number) {
                                          : "");
 }
 
-/// Beside @p path, with a name that no earlier process can have left: "<path>.<process>.<random>.tmp".
+/// A name beside @p path that no earlier process can have left: "<path>.<process>.<random>.tmp".
 std::string temporary_name(const std::string& path) {
   const std::string end = fmt::format(".{}.{:08x}.tmp", ::getpid(), std::random_device{}());
   const auto slash = path.rfind('/');
   const std::size_t at = slash == std::string::npos ? 0 : slash + 1;
-  const std::size_t kept = std::min(path.size() - at, NAME_MAX - end.size());  // the longest name is no problem
+  const std::size_t kept = std::min(path.size() - at, NAME_MAX - end.size());  // even the longest name fits
   return path.substr(0, at + kept) + end;
 }
 
@@ -149,7 +148,7 @@ NewFile::NewFile(std::string attempted, const FilePlace& place, mode_t mode)
 }
 
 void NewFile::open(mode_t mode) {
-  // the place's own name first, which may be too long
+  // check the original name first, which may be too long
   struct stat found {};
   if (::fstatat(folder_, path_.c_str(), &found, AT_SYMLINK_NOFOLLOW) == 0 || errno == ENOENT) {
     fd_.reset(::openat(folder_, name_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode));
@@ -201,7 +200,7 @@ Error foreign(const std::string& attempted, const std::string& name, const std::
                 .hint = "name a file in a folder that only you may write to"}};
 }
 
-/// Goes along a path, name by name.
+/// Walks along a path, name by name.
 class PathWalk {
  public:
   PathWalk(const std::string& attempted, const std::string& path, LastLink last)
@@ -243,7 +242,7 @@ class PathWalk {
     }
     if (!folder_) throw system_error(attempted_, errno);
   }
-  /// The next name; "." for a path that ends in a slash.
+  /// The next name; "." at the end of a path with a trailing slash.
   std::string take_name() {
     rest_.erase(0, rest_.find_first_not_of('/'));
     if (rest_.empty()) return ".";

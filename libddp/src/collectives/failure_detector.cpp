@@ -11,11 +11,11 @@
 namespace ddp::collectives {
 namespace {
 
-// For telling those that have just answered. Their own processors may be busy.
+// Time to tell ranks that have just answered; their processors may be busy.
 constexpr std::chrono::milliseconds kTimeToNotify{1000};
-// For agreeing with them: as long as one of them is waited for is silence.
+// Time to agree with them: a rank's silence may last this long.
 constexpr std::chrono::milliseconds kTimeToAgree{1000};
-// How often to look whether another has told the verdict meanwhile.
+// Interval of checks whether another rank has sent the verdict.
 constexpr std::chrono::milliseconds kVerdictLook{20};
 // A witness that hung up may be about to die.
 constexpr std::chrono::milliseconds kAskAgain{5};
@@ -51,7 +51,7 @@ class ChannelLink final : public MemberLink {
   world::PeerInquiry inquiry_;
 };
 
-/// Those that need not be asked to be a witness: dead, silent, or not in the group.
+/// Ranks that cannot be witnesses: dead, silent, or outside the group.
 std::vector<int> absent_of(const std::vector<MemberReply>& findings) {
   using Kind = world::PeerReply::Kind;
   std::vector<int> absent;
@@ -186,7 +186,7 @@ void FailureDetector::notify_all(const Error& error) {
   world::ask_peers(others, service_, base::encode(GroupMessage{Verdict{.error = verdict}}), limit);
 }
 
-/// Its owner's turn to inquire, if it came in time.
+/// A turn to inquire, if its owner got one in time.
 class FailureDetector::InquiryTurn {
  public:
   InquiryTurn(FailureDetector& detector, Deadline deadline) : detector_(detector) {
@@ -247,7 +247,7 @@ std::optional<Error> FailureDetector::investigate(const Operation& operation, co
   const InquiryTurn turn(*this, Deadline::after(deadline.remaining() / 2));
   --urgent_;
   if (const auto known = verdict()) return known;
-  // one that waits longer for a silent member must not make this one late
+  // an inquiry that waits longer for a silent member must not delay this one
   LifeSigns own(members_.size(), members_.peer_timeout);
   return inquire(operation,
                  {.kind = local_failure ? Occasion::Kind::failure : Occasion::Kind::deadline,
@@ -268,8 +268,8 @@ void FailureDetector::watch(const Operation& operation, const std::function<bool
 
 namespace {
 
-/// The first rank of each node, then the second of each, so that no node that is lost takes more witnesses with it than
-/// it must.
+/// The first rank of each node, then the second of each, so that a lost node takes as few witnesses with it as
+/// possible.
 std::vector<int> witness_order(const GroupMembers& members) {
   std::map<int, int> on_node;
   std::vector<std::pair<int, int>> places;  // among the ranks of its node; rank

@@ -11,28 +11,28 @@ using Kind = world::PeerReply::Kind;
 
 // How often to look whether the inquest has become pointless.
 constexpr milliseconds kStep{100};
-// At most this much of the time between two looks counts as silence: in the rest this process was stopped.
+// At most this much of the time between two checks counts as silence: for the rest, this process was stopped.
 constexpr milliseconds kLongestStep{500};
-// Kept for telling the others, which takes milliseconds.
+// Reserved for telling the other ranks, which takes milliseconds.
 constexpr milliseconds kTimeToAnswer{250};
-// A connection that breaks while all ranks look alive may belong to one that is about to die or has just learned of a
-// failure elsewhere: ask this often before blaming the network.
+// If a connection breaks while all ranks look alive, its peer may be about to die or may have just learned of a failure
+// elsewhere: ask this often before blaming the network.
 constexpr int kAttempts = 5;
 constexpr milliseconds kBetweenAttempts{100};
-// By then a dying rank is dead: one answer of each is enough, however long it took.
+// By then a dying rank is dead: one answer from each rank is enough, however long it took.
 constexpr seconds kSettled{2};
 constexpr milliseconds kLongestPause{1000};
 constexpr milliseconds kLongestPauseAtTheEnd{250};
-// Two refusals this far apart are not one hiccup.
+// Two refusals this far apart are more than a hiccup.
 constexpr milliseconds kAfterRefusal{250};
 constexpr milliseconds kAfterHangUp{50};
 constexpr seconds kAfterUnreachable{1};
-// One that a transfer waits for need not be asked again if it has answered this recently.
+// A rank that a transfer waits for need not be asked again if it has answered this recently.
 constexpr seconds kFresh{1};
 
 constexpr int kTimesForOneThatMayHaveLeft = 4;
 
-/// Whether a reply says no more than silence does, until the next one.
+/// Whether a reply says no more than silence until the next one.
 bool in_vain(Kind kind) { return kind == Kind::refused || kind == Kind::hung_up || kind == Kind::unreachable; }
 
 }  // namespace
@@ -149,20 +149,21 @@ void Inquest::note(MemberReply reply, Time now) {
   }
 }
 
-/// A rank that waits watches the next one. Where one does not, its own watcher takes that over.
+/// A waiting rank watches the next one. If that rank does not wait, its own watcher takes over.
 void Inquest::want_next(int member) {
   if (!operation_.is_transfer()) want((member + 1) % members_.size());
 }
 
 bool Inquest::lost(int member) const {
-  // A rank that has left in good order refuses, too, while others are still busy with the last operation: for long
-  // where it has a root, as ranks may leave before others have even called it.
+  // A rank that left in good order also refuses while others still run the last operation. With a root that can take
+  // long, as ranks may leave before others have even called it.
   const bool rooted = !operation_.is_transfer() && operation_.root >= 0;
   const bool may_have_left = waiting() && rooted && signs_.refusals(member) > 0;
   return signs_.lost(member, may_have_left ? kTimesForOneThatMayHaveLeft : 1);
 }
 
-/// Whether another rank of its node has been silent for too long: then so is this one, though it was asked later.
+/// Whether another rank of the member's node has been silent for too long: then so has this one, though it was asked
+/// later.
 bool Inquest::host_lost(int member) const {
   if (members_.nodes.empty()) return false;
   for (int other = 0; other < members_.size(); ++other) {
@@ -172,7 +173,7 @@ bool Inquest::host_lost(int member) const {
   return false;
 }
 
-/// By the kernel of its node, which this rank or another there has just asked.
+/// Whether the kernel of its node says so, which this rank or another there has just asked.
 bool Inquest::runs(int member) const {
   if (members_.same_node(member, members_.rank)) return link_.runs(member);
   for (int other = 0; other < members_.size(); ++other) {
@@ -190,7 +191,7 @@ MemberReply Inquest::finding(int member, bool over) const {
   MemberReply reply{
       .rank = member, .kind = Kind::not_asked, .silence = std::chrono::duration_cast<milliseconds>(silence)};
   const int refusals = signs_.refusals(member);
-  // with a broken connection, or at the end, it is missing
+  // after a broken connection, or at the end, the member is missing
   const bool missing = occasion_.kind == Occasion::Kind::failure || over || (!waiting() && signs_.gone(member));
   if (refusals > 0 && (missing || lost(member))) {
     reply.kind = Kind::refused;
@@ -241,8 +242,8 @@ bool Inquest::concluded(Time now) {
   return !deadline() && !leaving && all_alive(now >= begin_ + kSettled ? 1 : kAttempts);
 }
 
-/// A rank that is not in the group, and by which alone the verdict would be, is about to end as a rule: then the
-/// verdict says so, instead of that it is alive.
+/// If a verdict would rest only on a rank outside the group, that rank is usually about to end: wait, so that the
+/// verdict says that rather than that it is alive.
 bool Inquest::may_be_leaving(Time now) const {
   const auto is = [](Kind kind) { return [kind](const MemberReply& reply) { return reply.kind == kind; }; };
   return !waiting() && now < begin_ + kSettled && std::any_of(findings_.begin(), findings_.end(), is(Kind::failed)) &&
@@ -250,7 +251,7 @@ bool Inquest::may_be_leaving(Time now) const {
          std::none_of(findings_.begin(), findings_.end(), is(Kind::no_answer));
 }
 
-/// So that a verdict names all that it should.
+/// Whether every rank was heard, so that a verdict names all that it should.
 bool Inquest::heard_of_all() const {
   for (int member = 0; member < members_.size(); ++member) {
     const Asked& asked = of(member);
@@ -276,15 +277,15 @@ namespace {
 constexpr auto kTwoQuestions = 3 * LifeSigns::kPatience;
 constexpr int kTwoRefusals = 2;
 constexpr int kProof = 3;
-// Hang-ups in a row, as of another program that has got the port. Fewer of them between lost packets are no more than a
-// bad network, which needs twice the time to be told from death.
+// Hang-ups in a row, as when another program has taken the port. Fewer between lost packets only mean a bad network,
+// which takes twice the time to distinguish from death.
 constexpr int kStrangersHangUps = 11;
 constexpr int kTimesForABadNetwork = 2;
 constexpr std::chrono::milliseconds kLongestInterval{60'000};
 
 }  // namespace
 
-// A sixth of DDP_PEER_TIMEOUT passes until the silence is noticed; the rest is for telling the others.
+// Noticing the silence takes a sixth of DDP_PEER_TIMEOUT; the rest is for telling the other ranks.
 LifeSigns::LifeSigns(int members, std::chrono::milliseconds peer_timeout)
     : signs_(static_cast<std::size_t>(members)), longest_silence_(peer_timeout * 3 / 4) {}
 

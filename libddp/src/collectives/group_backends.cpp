@@ -21,11 +21,11 @@
 namespace ddp::collectives {
 namespace {
 
-// For a reason that is sent to others, who show those of several ranks.
+// Bounds a reason sent to other ranks, which print those of several ranks.
 constexpr std::size_t kLongestReason = 600;
 
 struct VersionedAddresses {
-  std::string version{};  ///< of libddp; another one may say the rest otherwise
+  std::string version{};  ///< of libddp; another version may encode the rest differently
   Bytes addresses{};      ///< BackendAddresses
 };
 constexpr auto description(const VersionedAddresses*) {
@@ -33,7 +33,7 @@ constexpr auto description(const VersionedAddresses*) {
                         base::fields<&VersionedAddresses::version, &VersionedAddresses::addresses>());
 }
 
-/// Each different reason once, with its ranks.
+/// Lists each distinct reason once, with its ranks.
 std::string list(const std::map<std::string, std::vector<int>>& reasons) {
   std::string text;
   for (const auto& [reason, ranks] : reasons) {
@@ -112,7 +112,7 @@ void GroupBackends::connect(const std::vector<Bytes>& addresses, Deadline deadli
   if (choice_.cuda != BackendChoice::Cuda::none) connect_cuda(all, deadline);
 }
 
-/// Their protocols may differ in what no message tells.
+/// Protocols of different versions may differ in ways that no message reveals.
 void GroupBackends::refuse_other_versions(const std::map<std::string, std::vector<int>>& versions) const {
   if (versions.size() == 1) return;
   std::string cause;
@@ -129,7 +129,7 @@ void GroupBackends::refuse_other_versions(const std::map<std::string, std::vecto
                .hint = "install the same version on all nodes"}};
 }
 
-/// Barriers, and the comparison of arguments, are operations on CPU tensors.
+/// Barriers and the comparison of arguments are operations on CPU tensors.
 void GroupBackends::refuse_without_cpu() const {
   const GroupBackend& first = backends_.front();
   if (first.backend->traits().serves_cpu) return;
@@ -149,12 +149,12 @@ void GroupBackends::connect_one(GroupBackend& backend, const std::vector<Bytes>&
   }
 }
 
-/// For messages.
+/// The name for messages.
 std::string GroupBackends::cuda_name() const {
   return choice_.cuda_name == "nccl" ? "NCCL" : fmt::format("'{}'", choice_.cuda_name);
 }
 
-/// All ranks see the same addresses, and come to the same end.
+/// All ranks see the same addresses and reach the same result.
 void GroupBackends::connect_cuda(const std::vector<BackendAddresses>& all, Deadline deadline) {
   std::map<std::string, std::vector<int>> obstacles;
   std::vector<int> without;
@@ -210,7 +210,7 @@ void connect_by_barriers(GroupEngine& engine, Deadline deadline) {
   if (lane == nullptr || !lane->traits.connects_by_barrier) return;
   Operation barrier;
   barrier.kind = OperationKind::barrier;
-  // empty, and on the device whose backend is meant
+  // empty, on the device that selects the backend
   barrier.input = TensorView(nullptr, DType::uint8, {0}, {.type = DeviceType::cuda, .index = lane->traits.device});
   try {
     engine.submit(std::move(barrier), deadline).wait();
@@ -223,13 +223,13 @@ void connect_by_barriers(GroupEngine& engine, Deadline deadline) {
 }
 
 namespace host {
-extern const BackendPlugin kBackend;  // declared here: its folder stands on this one
+extern const BackendPlugin kBackend;  // declared here: its folder depends on this one
 }
 namespace {
 
 constexpr auto kSymbol = "ddp_backend_plugin";
 
-/// What needs no library of its own.
+/// Backends that need no library of their own.
 constexpr std::array kBuiltIn{&kLocalBackend, &host::kBackend};
 
 /// Folder of the shared object that holds this function; empty when it is linked into the program.
@@ -252,7 +252,7 @@ void* open_library(std::string_view name) {
   std::vector<std::string> candidates;
   std::error_code ignored;
   if (!user_folder.empty()) candidates.push_back((std::filesystem::path(user_folder) / file).string());
-  // what the user has put there is meant, even if it cannot be loaded
+  // a library that the user put there is meant, even if it cannot be loaded
   if (user_folder.empty() || !std::filesystem::exists(candidates.front(), ignored)) {
     if (const auto folder = own_folder(); !folder.empty()) candidates.push_back((folder / file).string());
     candidates.push_back(file);

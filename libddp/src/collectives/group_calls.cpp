@@ -175,7 +175,7 @@ class GroupCalls {
 
 namespace ddp {
 
-// The public operations of a group: each is checked, and handed to the group's engine.
+// The public operations of a group: each is checked and handed to the group's engine.
 
 using collectives::GroupCalls;
 
@@ -261,7 +261,7 @@ void ProcessGroup::abort(std::string_view reason) noexcept {
                  .cause = fmt::format("rank {} aborted it{}{}", own, reason.empty() ? "" : ": ", reason),
                  .ranks = {own},
                  .hint = "look at that rank; then make a new group"}});
-  } catch (const std::exception& error) {  // no memory: the group's end is as good
+  } catch (const std::exception& error) {  // out of memory: the group's end does as well
     base::log(base::LogLevel::error, "aborting group '{}': {}", name(), error.what());
   }
 }

@@ -19,9 +19,9 @@ namespace {
 
 using std::chrono::microseconds;
 
-// Who orders a stream after an operation waits this long for what has been aborted.
+// Longest wait of a caller that orders a stream after an aborted operation.
 constexpr std::chrono::seconds kLongestOrder{5};
-// Later deadlines are cut to this, so that grace times can be added to them.
+// Later deadlines are cut to this, so that grace times can be added.
 constexpr std::chrono::hours kFarthest{24 * 365 * 10};
 
 DeviceType device_of(const Operation& operation) {
@@ -94,7 +94,7 @@ Work GroupEngine::submit(std::span<Operation> operations, CallOptions options) {
   const WorkState& work = WorkState::of(handle);
   life_.watch().expect(std::min(work.investigate_at, work.next_probe));
   lanes_.attempt();
-  // in the order of the caller's own calls to its stream: another thread that drives may not have come to it yet
+  // keeps the order of the caller's own calls to its stream: another driving thread may not have reached it yet
   if (lane.traits.stream_ordered) drive_until_posted(work, deadline.when());
   if (options.in_stream && lane.traits.stream_ordered) order(work, work.operations().front().stream);
   if (!work.done()) life_.used();
@@ -114,7 +114,7 @@ void GroupEngine::drive_until_posted(const WorkState& work, Time limit) {
 }
 
 WaitLadder GroupEngine::ladder_for(const Lane& lane) noexcept {
-  // the peer that an inline backend waits for ends its rest, in others somebody must look
+  // an inline backend's peer ends the rest; with others, a thread must poll
   const auto first_rest = lane.traits.completes_inline ? WaitLadder::kLongestRest : WaitLadder::kFirstRest;
   return WaitLadder(may_spin_, first_rest, &yield_budget_);
 }
@@ -133,7 +133,7 @@ void GroupEngine::wait(const WorkState& work, Time limit) {
       rest_for = std::min(rest_for, std::chrono::ceil<microseconds>(limit - now));
     }
     if (rest_for == microseconds::zero()) continue;
-    // a failed operation waits for the inquiry, of which the backend knows nothing
+    // a failed operation waits for the inquiry, which the backend does not see
     if (leading && !lanes_.stuck()) {
       lanes_.rest(*work.lane, rest_for);
     } else {
@@ -148,7 +148,7 @@ void GroupEngine::order(const WorkState& work, const Stream& stream) {
   if (!work.lane->traits.stream_ordered) {
     reject(work.operations(), "its backend does not run on streams; wait for it instead");
   }
-  // not before it has been posted, for which earlier ones may have to end
+  // only once it is posted, for which earlier operations may have to end
   const Time latest = work.deadline.when() + kLongestOrder;
   WaitLadder ladder = ladder_for(*work.lane);
   while (!work.done() && !(ladder.looked() && Deadline::Clock::now() >= latest)) {
@@ -188,7 +188,7 @@ GroupEngine::Activity GroupEngine::progress() noexcept {
   carried_on_ = true;
   const bool moved = lanes_.attempt();
   const std::uint32_t after = lanes_.drives();
-  if (!moved && after == drives) return Activity::driven;  // another thread is at it, maybe for long
+  if (!moved && after == drives) return Activity::driven;  // another thread is driving, perhaps for long
   seen_drives_ = after;
   return moved ? Activity::advanced : Activity::polled;
 }
@@ -197,8 +197,8 @@ GroupEngine::Activity GroupEngine::activity() const noexcept {
   return submission_.unfinished() == 0 && (!life_.failed() || lanes_.aborted()) ? Activity::idle : Activity::driven;
 }
 
-/// Calls @p call(backend, Backend::Pause). Such a call waits for all ranks, of which some may first have to get further
-/// with the group's other operations: so it has the right to drive only while it looks.
+/// Calls @p call(backend, Backend::Pause). Such a call waits for all ranks, some of which may first need progress in
+/// the group's other operations: so it holds the right to drive only while it checks.
 template <class Call>
 auto GroupEngine::call_with_pauses(const std::string& attempted, const Lane& lane, Deadline deadline, Call&& call) {
   std::optional<DrivingTurn> turn;
@@ -227,12 +227,12 @@ auto GroupEngine::call_with_pauses(const std::string& attempted, const Lane& lan
       take_turn();
     });
   } catch (const Error&) {
-    if (const auto verdict = life_.verdict()) throw *verdict;  // of which it is a consequence
+    if (const auto verdict = life_.verdict()) throw *verdict;  // this error is its consequence
     throw;
   }
 }
 
-/// That for CUDA tensors, of a group that has not failed.
+/// The lane for CUDA tensors of a group that has not failed.
 Lane& GroupEngine::device_lane(const std::string& attempted) {
   if (forked()) check_process(attempted);
   if (const auto verdict = life_.verdict()) throw *verdict;
@@ -268,7 +268,7 @@ void GroupEngine::split(Backend* child, int rank, Deadline deadline) {
 
 namespace {
 
-/// How many forks lie between this process and the one that loaded the library.
+/// The number of forks between the process that loaded the library and this one.
 std::atomic<unsigned> generation{0};
 
 void count_forks_once() {

@@ -14,9 +14,9 @@
 namespace ddp::collectives {
 namespace {
 
-// Completed operations in a row after which others get their turn.
+// Completed operations in a row before others get their turn.
 constexpr int kLongestRun = 16;
-// For several operations: to look for all takes long, and one of so many is enough.
+// Suspects to look at among several operations: looking at all takes long, and one of these is enough.
 constexpr std::size_t kMostSuspects = 16;
 
 std::vector<int> in_world(const GroupMembers& members, const std::vector<int>& ranks) {
@@ -42,7 +42,7 @@ std::string text_of(const Failure& failure) {
   return failure.cause.empty() ? failure.native : fmt::format("{}: {}", failure.cause, failure.native);
 }
 
-/// From what a backend reports. What another rank has found is no proof here: that one says more to all who ask.
+/// Converts a backend's report. What another rank found is not proof here: that rank tells all who ask more.
 Error error_of(const GroupMembers& members, const Operation& operation, Outcome outcome, const Failure& failure) {
   if (outcome == Outcome::mismatch && failure.message) return unfit_message(members, *failure.message);
   std::vector<int> ranks = in_world(members, failure.ranks);
@@ -78,7 +78,7 @@ Lane* Lanes::of(DeviceType device) noexcept {
   const auto serves = [device](const Lane& lane) {
     return device == DeviceType::cpu ? lane.traits.serves_cpu : lane.traits.serves_cuda;
   };
-  // the first is the one for CPUs, even if it serves others, too
+  // the first lane is the CPU's, even if it serves other devices, too
   if (device != DeviceType::cpu && lanes_.size() > 1 && serves(lanes_.back())) return &lanes_.back();
   const auto found = std::find_if(lanes_.begin(), lanes_.end(), serves);
   return found == lanes_.end() ? nullptr : &*found;
@@ -107,7 +107,7 @@ bool Lanes::attempt() noexcept {
   while (auto turn = try_turn()) {
     moved = drive(*turn) || moved;
     turn.reset();
-    // what was added meanwhile, by a thread that found this one driving
+    // another thread may have added work while this one drove
     if (!group_.submission().pending()) break;
   }
   return moved;
@@ -120,7 +120,7 @@ void Lanes::rest(const Lane& lane, std::chrono::microseconds limit) noexcept {
 }
 
 void Lanes::abort_backends() noexcept {
-  resting_.fetch_add(1);  // they are not taken away meanwhile
+  resting_.fetch_add(1);  // keeps the backends from being removed
   if (!no_rest_) {
     for (Lane& lane : lanes_) lane.backend_->abort();
   }
@@ -155,8 +155,7 @@ bool Lanes::advance(const DrivingTurn& turn, Lane& lane) noexcept {
   return moved;
 }
 
-/// Collectives start in issue order, and not before earlier transfers are over; transfers not before earlier
-/// collectives are over.
+/// Collectives start in issue order and after earlier transfers; transfers start after earlier collectives.
 bool Lanes::start(Lane& lane) noexcept {
   bool started = false;
   while (!stuck_.load(std::memory_order_relaxed) && !lane.queue_.empty()) {
@@ -209,7 +208,7 @@ bool Lanes::poll(const DrivingTurn& turn, Lane& lane) noexcept {
       failure = error_of(group_.members(), work.operations().front(), outcome, work.request->failure());
     }
     if (outcome == Outcome::ok && lane.traits.stream_ordered) work.captured_in = work.request->captured_in();
-    // a device may still be at work on what has failed, until it is aborted
+    // a device may still be working on a failed operation until it is aborted
     if (outcome == Outcome::ok || !lane.traits.stream_ordered) std::exchange(work.request, nullptr)->release();
     if (outcome == Outcome::ok) {
       remove(lane, place);
@@ -223,7 +222,7 @@ bool Lanes::poll(const DrivingTurn& turn, Lane& lane) noexcept {
   return moved;
 }
 
-/// On a device.
+/// Records the begin of an operation on a device.
 void Lanes::note_begin(WorkState& work) noexcept {
   if (!work.request->started()) return;
   work.begun_at = Deadline::Clock::now();
@@ -242,7 +241,7 @@ void Lanes::conclude_comparison(WorkState& work) noexcept {
   note_failure(*work.subject, mismatch(work.subject->operations().front(), {}, {}));
 }
 
-/// It stays where it is, and so do all others, until the watch has found out why.
+/// The operation stays in place, as do all others, until the watch has found the reason.
 void Lanes::note_failure(WorkState& work, std::optional<Error> failure) noexcept {
   work.phase.store(WorkState::Phase::failing, std::memory_order_release);
   WorkState& subject = work.subject != nullptr ? *work.subject : work;
@@ -255,8 +254,8 @@ void Lanes::note_failure(WorkState& work, std::optional<Error> failure) noexcept
   group_.life().watch().expect(Time{});
 }
 
-/// The group has failed or closes: nothing continues, and everything ends with the verdict, but what has just
-/// succeeded.
+/// The group has failed or is closing: nothing continues, and everything ends with the verdict except operations that
+/// have just succeeded.
 bool Lanes::give_up(const DrivingTurn& turn) noexcept {
   const bool failed = group_.life().failed();
   if (!aborted_ && (failed || group_.submission().unfinished() > 0)) {
@@ -305,8 +304,8 @@ void Lanes::finish(const DrivingTurn& turn, WorkState& work, std::optional<Error
   group_.waiters().wake();
 }
 
-/// Those that may be what others called differently, or did not call, take turns: of several sends and receives those
-/// that wait, first of all for what does not come.
+/// Operations that other ranks may have called differently, or not at all, take turns: of several sends and receives,
+/// those that wait, receives first.
 std::size_t Lanes::suspect_of(const DrivingTurn& /*turn*/, const WorkState& work) const {
   const auto operations = work.operations();
   std::vector<std::size_t> waiting;

@@ -23,13 +23,13 @@ namespace {
 
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<std::uint32_t>::is_always_lock_free);
 
-// Pages that nobody writes cost nothing, so there may be many.
+// Untouched pages cost nothing, so there may be many.
 constexpr std::size_t kMostGroups = 256;
 constexpr std::size_t kGroupsOffset = 4096;
 static_assert(sizeof(FlightHeader) <= kGroupsOffset);
 constexpr std::size_t kRingOffset = (kGroupsOffset + kMostGroups * sizeof(GroupPlace) + 4095) / 4096 * 4096;
 
-// A record takes 128 bytes, its part of a dump some 700.
+// A record takes 128 bytes, and some 700 in a dump.
 constexpr int kLargestSize = 100'000;
 
 #ifndef MFD_NOEXEC_SEAL
@@ -49,9 +49,9 @@ std::size_t size_from_environment() {
                .hint = "correct or unset DDP_FLIGHT_SIZE"}};
 }
 
-/// The size cannot change any more, so that no reader finds it cut short; empty where there can be none.
+/// Seals the size, so that no reader finds the file cut short; empty if there can be no such file.
 base::UniqueFd sealed_file(std::size_t bytes) {
-  rlimit limit{};  // beyond it, ftruncate(2) sends SIGXFSZ
+  rlimit limit{};  // ftruncate(2) beyond it sends SIGXFSZ
   if (::getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur < bytes) return {};
   base::UniqueFd file{::memfd_create(kMemoryName, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL)};
   if (file.get() < 0) file.reset(::memfd_create(kMemoryName, MFD_CLOEXEC | MFD_ALLOW_SEALING));  // before Linux 6.3
@@ -66,7 +66,7 @@ void copy_text(std::array<char, size>& to, std::string_view text) {
   std::copy_n(text.data(), std::min(text.size(), size - 1), to.data());
 }
 
-/// All the same distance apart, as the ranks of nearly all groups.
+/// Whether the ranks have equal distances, as in nearly all groups.
 bool is_regular(const std::vector<int>& members) {
   for (std::size_t i = 2; i < members.size(); ++i) {
     if (members[i] - members[i - 1] != members[1] - members[0]) return false;
@@ -119,7 +119,7 @@ void FlightMemory::map(Visibility visibility) {
 
 void FlightMemory::detach() noexcept {
   if (!file_) return;
-  // The descriptor may be another file's by now, where the program has closed it.
+  // The program may have closed the descriptor, so it may be another file's by now.
   struct stat facts {};
   const bool same = ::fstat(file_.get(), &facts) == 0 && facts.st_dev == device_ && facts.st_ino == inode_;
   ::mmap(base_, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | (same ? 0 : MAP_ANONYMOUS),
@@ -197,7 +197,7 @@ void FlightMemory::remove_group(GroupPlace* place) noexcept {
 void enter_phase(FlightPhase phase) noexcept {
   try {
     FlightMemory::process().enter(phase);
-  } catch (...) {  // no memory, or a malformed setting: the first process group tries again, and throws it
+  } catch (...) {  // out of memory, or a malformed setting: the first process group retries, and throws it
   }
 }
 
@@ -220,7 +220,7 @@ namespace {
 using std::chrono::duration_cast;
 using std::chrono::nanoseconds;
 
-// The kernel gives the counter up as its clock where it stops, changes its rate or differs among processors.
+// The kernel drops the counter as its clock if it stops, changes its rate or differs among processors.
 bool kernel_uses_counter() {
 #if defined(__x86_64__)
   std::string source;
@@ -251,7 +251,7 @@ FlightClock::Reader::Reader(const FlightClock& clock)
 
 std::int64_t FlightClock::Reader::wall_ns(std::uint64_t ticks) const noexcept {
   if (ticks == 0) return 0;
-  const auto before = static_cast<std::int64_t>(ticks_ - ticks);  // negative for those after this reader was made
+  const auto before = static_cast<std::int64_t>(ticks_ - ticks);  // negative for ticks after this reader was made
   return wall_ - static_cast<std::int64_t>(static_cast<double>(before) * ns_per_tick_);
 }
 

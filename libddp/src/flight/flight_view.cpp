@@ -22,11 +22,11 @@ namespace {
 constexpr std::uint64_t kMostRecords = 100'000;
 constexpr std::uint64_t kMostPlaces = 4096;
 constexpr int kLargestGroup = 65'536;
-// For all groups of a process together, and of its calls: memory that lies takes no more of who reads it.
+// Over all groups of a process, and over its calls: damaged memory takes no more than this from its reader.
 constexpr std::size_t kMostMembersInAll = std::size_t{1} << 18U;
 constexpr std::size_t kMostUnfinished = 4096;
 
-/// Another process may change it at any time, so it is read once.
+/// Reads once, since another process may change it at any time.
 template <class T>
 T once(const T& value) {
   return *const_cast<const volatile T*>(&value);
@@ -106,7 +106,7 @@ FlightView::Sums sums_of(const FlightSums& sums, const FlightClock::Reader& time
   const auto seconds = [&](const std::atomic<std::uint64_t>& value) {
     return static_cast<double>(number(value)) / 1e9;
   };
-  const std::uint64_t steps = sums.steps.load(std::memory_order_acquire);  // first: what it counts is in the others
+  const std::uint64_t steps = sums.steps.load(std::memory_order_acquire);  // read first: the others include it
   const std::uint32_t straggler = sums.straggler_rank_and_1.load(std::memory_order_relaxed);
   return {.operation_bytes = number(sums.operation_bytes),
           .steps = steps,
@@ -183,7 +183,7 @@ namespace fs = std::filesystem;
 
 constexpr std::uint64_t kLargestMemory = std::uint64_t{64} << 20U;
 
-/// As the process sees itself, in its own namespace.
+/// The process' number in its own namespace.
 int own_pid(const std::string& proc, pid_t pid) {
   std::ifstream status(fmt::format("{}/{}/status", proc, pid));
   for (std::string line; std::getline(status, line);) {
@@ -199,7 +199,7 @@ int own_pid(const std::string& proc, pid_t pid) {
 std::optional<FlightWindow> FlightWindow::open_file(std::string path) {
   const base::UniqueFd file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
   if (!file) return std::nullopt;
-  // Only what cannot be cut short while it is looked at, which would end in SIGBUS.
+  // Accept only memory that cannot shrink while it is read, which would end in SIGBUS.
   const int seals = ::fcntl(file.get(), F_GET_SEALS);
   struct stat facts {};
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || ::fstat(file.get(), &facts) != 0) return std::nullopt;

@@ -70,7 +70,7 @@ void dequantize_as(const DequantizeArguments& arguments) {
   });
 }
 
-/// Calls @p body for each element of the floats that a piece has.
+/// Calls @p body for each element of the piece's floats.
 template <class Body>
 void for_floats(const PieceArguments& arguments, Body body) {
   for (std::uint32_t piece = 0; piece < arguments.pieces; ++piece) {
@@ -189,7 +189,7 @@ void copy_finite(const PieceArguments& arguments) {
   for_floats(arguments, [](float from, float& to) { to = finite_or_zero(from); });
 }
 
-// The kernels of exact sums (copies.hpp) on processors.
+// Host kernels of the exact sums in copies.hpp.
 
 namespace {
 
@@ -228,7 +228,7 @@ void exact_mean_f64(const ExactArguments& arguments) { exact_mean<Float64Element
 void exact_mean_f16(const ExactArguments& arguments) { exact_mean<Float16Element>(arguments); }
 void exact_mean_bf16(const ExactArguments& arguments) { exact_mean<BFloat16Element>(arguments); }
 
-// The kernels of low_rank.hpp on processors. Sums are those of a device's threads, in their order.
+// Host kernels of low_rank.hpp. They add in the order of a device's threads.
 
 namespace {
 
@@ -244,7 +244,7 @@ float dot(const float* a, const float* b, std::uint64_t count) {
   return sum;
 }
 
-/// In the order of a block: each thread adds its elements, then they are added pairwise.
+/// Adds in a block's order: each thread adds its elements, then the sums are added pairwise.
 double exact_dot(const float* a, const float* b, std::uint64_t count) {
   std::array<double, kThreads> sums{};
   const auto add = [&](std::uint64_t first, std::size_t length) {
@@ -261,7 +261,7 @@ double exact_dot(const float* a, const float* b, std::uint64_t count) {
   return sums[0];
 }
 
-/// Calls @p body with the number of each row from @p first on, every @p step-th, its elements and their count.
+/// Calls @p body with the number of every @p step-th row from @p first on, its elements and their count.
 template <class Body>
 void for_matrix_rows(const LowRankArguments& arguments, std::uint64_t first, std::uint64_t step, Body body) {
   for (std::uint64_t row = first; row * arguments.columns < arguments.count; row += step) {
@@ -278,7 +278,7 @@ class Columns {
   Columns(const FactorArguments& arguments, std::uint32_t factor)
       : data_(arguments.data[factor]), length_(arguments.length[factor]), epsilon_(arguments.epsilon) {}
 
-  /// Makes column @p index orthogonal to those before it. @return whether more than rounding is left of it.
+  /// Makes column @p index orthogonal to those before it. @return whether more than rounding error is left of it
   bool project(std::uint32_t index) const {
     float* const column = at(index);
     const double before = std::sqrt(exact_dot(column, column, length_));
@@ -291,7 +291,7 @@ class Columns {
         }
       }
     }
-    // NaN counts as something: it must not vanish
+    // NaN counts as significant: it must not vanish
     return !(std::sqrt(exact_dot(column, column, length_)) <= kColumnNoise * before);
   }
   void normalize(std::uint32_t index) const {

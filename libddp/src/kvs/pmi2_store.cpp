@@ -18,12 +18,12 @@ namespace {
 
 constexpr std::chrono::seconds kCloseTimeout{2};
 constexpr std::size_t kLookupsBetweenChecks = 64;
-constexpr std::size_t kMaxLastLookups = 4096;  // of all ranks together, some 0.2 ms each
-// Name and greatest size of the published list of absent ranks.
+constexpr std::size_t kMaxLastLookups = 4096;  // of all ranks together; each takes some 0.2 ms
+// Name and largest size of the published list of absent ranks.
 constexpr std::string_view kAbsentName = "absent";
 constexpr std::size_t kMaxAbsentListBytes = 900;
 
-// At most 45 bytes of the 63 that PMI-2 allows.
+// Takes at most 45 of the 63 bytes that PMI-2 allows.
 std::string wire_key(int rank, std::uint64_t hash, std::size_t number) {
   return fmt::format("ddp{}-{:016x}-{}", rank, hash, number);
 }
@@ -40,7 +40,7 @@ std::string list_text(std::uint64_t fence, const std::vector<int>& ranks) {
   return fmt::format("{}:{}", fence, fmt::join(ranks, ","));
 }
 
-// The ranks of a published list, if it is of this fence.
+// The ranks of a published list, if it belongs to this fence.
 std::optional<std::vector<int>> parse_list(std::string_view text, std::uint64_t fence, int world_size) {
   const std::string prefix = fmt::format("{}:", fence);
   if (!text.starts_with(prefix)) return std::nullopt;
@@ -88,8 +88,8 @@ Pmi2Store::Pmi2Store(base::UniqueFd fd, const Pmi2Identity& expected, Deadline d
   rank_ = *rank;
   world_size_ = *size;
   job_id_ = request({.command = "job-getid"}, "job-getid-response", deadline).find("jobid").value_or("");
-  // Never ask for attributes that may not exist: Slurm (22.05 to 25.11) answers some unknown names with another's
-  // value.
+  // Never ask for attributes that may not exist: Slurm (22.05 to 25.11) answers some unknown names with another
+  // attribute's value.
   const Pmi2Message mapping = request({.command = "info-getjobattr", .fields = {{"key", "PMI_process_mapping"}}},
                                       "info-getjobattr-response", deadline);
   if (mapping.find("found") == "TRUE") process_mapping_ = mapping.find("value");
@@ -103,7 +103,7 @@ void Pmi2Store::close() noexcept {
   try {
     request({.command = "finalize"}, "finalize-response", Deadline::after(kCloseTimeout));
   } catch (const Error& error) {
-    // A connection that the server has closed was reported when it was used.
+    // A connection that the server closed was reported when it was used.
     const bool expected = error.code() == ErrorCode::peer_lost;
     base::log_line(expected ? base::LogLevel::debug : base::LogLevel::warning, error.what());
   } catch (const std::exception& error) {
@@ -189,7 +189,7 @@ std::optional<std::string> Pmi2Store::read_text(const Space& space, const std::s
 void Pmi2Store::fence(Deadline deadline) {
   const std::string attempted = fmt::format("fence {} of {} ranks over PMI-2", fences_ + 1, world_size_);
   check_usable(usable_, attempted);
-  usable_ = false;  // until it has succeeded: no error below leaves the numbering of fences intact
+  usable_ = false;  // until the fence succeeds: no error below leaves the numbering of fences intact
   ++fences_;
   fence_answered_ = false;
   // Before the fence, not during it: while this rank is missing, srun cannot be sending the fence's answer to a
@@ -282,7 +282,7 @@ std::vector<int> Pmi2Store::find_absent(Deadline deadline, std::size_t& unchecke
       publish(list_name, text, deadline);
     }
   }
-  // Some may have arrived meanwhile: look up a short list once more.
+  // Some ranks may have arrived meanwhile: look up a short list once more.
   if (await_fence(last_lookup) || absent.size() * static_cast<std::size_t>(world_size_) > kMaxLastLookups)
     return absent;
   std::erase_if(absent, [&](int rank) { return arrived(rank, deadline); });
@@ -326,7 +326,7 @@ Pmi2Message Pmi2Store::request(const Pmi2Message& message, std::string_view answ
   return received;
 }
 
-// The answer of that name. A fence's answer may arrive first: the server sends it when the last rank arrives.
+// Waits for the answer of that name. A fence's answer may arrive first: the server sends it when the last rank arrives.
 Pmi2Message Pmi2Store::await(std::string_view answer, Deadline deadline) {
   for (;;) {
     auto message = channel_->receive(deadline);

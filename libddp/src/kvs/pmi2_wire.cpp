@@ -21,7 +21,7 @@ namespace ddp::kvs {
 namespace {
 
 constexpr std::size_t kLengthDigits = 6;
-constexpr std::size_t kMaxMessageBytes = 999'999;  // what six digits can say
+constexpr std::size_t kMaxMessageBytes = 999'999;  // the most that six digits can express
 constexpr std::size_t kMaxGreetingBytes = 256;
 constexpr const char* kClosedHint =
     "the server closes the connection when the step ends, and when PMI is used a second time in one task";
@@ -34,7 +34,7 @@ constexpr std::string_view kAlphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmn
                .hint = "is PMI_FD the socket that srun --mpi=pmi2 gave to this process?"}};
 }
 
-// The beginning of something received, safe to print.
+// The beginning of received text, made safe to print.
 std::string excerpt(std::string_view text) {
   std::string shown;
   for (const char c : text.substr(0, 40)) shown += (c >= 0x20 && c < 0x7f) ? c : '?';
@@ -71,7 +71,7 @@ int digit_of(char c) {
   return -1;
 }
 
-// Appends what @p text encodes; false if it is not base64url.
+// Appends the bytes that @p text encodes; false if it is not base64url.
 bool append_base64url(std::string_view text, Bytes& out) {
   if (text.size() % 4 == 1) return false;
   for (std::size_t i = 0; i < text.size(); i += 4) {
@@ -87,7 +87,7 @@ bool append_base64url(std::string_view text, Bytes& out) {
   return true;
 }
 
-// Takes the part before the next @p separator off @p text.
+// Removes and returns the part of @p text before the next @p separator.
 std::string_view take_until(std::string_view& text, char separator, std::string_view what) {
   const auto end = text.find(separator);
   if (end == text.npos) throw_protocol(fmt::format("{} has no end: {}", what, excerpt(text)));
@@ -191,7 +191,7 @@ std::string pmi2_code_name(int code) {
 }
 
 std::vector<std::string> split_pmi2_value(std::string_view key, std::span<const std::byte> value) {
-  // The header's length depends on the count that it states: iterate, which settles at once.
+  // The header's length depends on the count that it states; iterating settles at once.
   std::string header;
   std::string encoded = base64url(value);
   std::size_t texts = 1;
@@ -263,7 +263,7 @@ Pmi2Channel::Pmi2Channel(base::UniqueFd fd) : fd_(std::move(fd)) {
 void Pmi2Channel::greet(Deadline deadline) {
   constexpr std::string_view kHello = "cmd=init pmi_version=2 pmi_subversion=0\n";
   transmit(kHello, deadline, "greeting the PMI-2 server");
-  // The server sends nothing more before the next request: more would be garbage.
+  // The server sends nothing more before the next request: extra bytes would be garbage.
   std::size_t end = 0;
   while ((end = received_.find('\n')) == received_.npos) {
     if (received_.size() > kMaxGreetingBytes) throw_protocol("the greeting has no end: " + excerpt(received_));
@@ -308,7 +308,7 @@ std::optional<Pmi2Message> Pmi2Channel::receive(Deadline deadline) {
   }
 }
 
-// Appends what has arrived to received_; false at the deadline.
+// Appends newly arrived bytes to received_; false at the deadline.
 bool Pmi2Channel::read_more(Deadline deadline) {
   std::array<char, 4096> buffer{};
   for (;;) {

@@ -18,7 +18,7 @@ namespace ddp::kvs {
 namespace {
 
 /// Result of a PMIx callback for the waiting thread. Callbacks run on libpmix's thread and only post here; shared
-/// ownership keeps it alive for a callback that comes after the waiter has given up.
+/// ownership keeps the mailbox alive for a callback that comes after the waiter has given up.
 template <class Result>
 class Mailbox {
  public:
@@ -44,7 +44,7 @@ struct Answer {
   Bytes value{};
 };
 
-/// One call that is under way: where its callback posts, and the arguments that libpmix may read until then.
+/// A running call: where its callback posts, and the arguments that libpmix may read until then.
 template <class Result>
 struct Call {
   std::shared_ptr<Mailbox<Result>> mailbox;
@@ -73,7 +73,7 @@ std::string batch_key(unsigned store, unsigned fence) { return fmt::format("ddp.
 
 std::string node_key(unsigned store, std::string_view key) { return fmt::format("ddp.{}.node.{}", store, key); }
 
-/// What a rank has put between two fences.
+/// The values that a rank has put between two fences.
 struct FenceBatch {
   std::map<std::string, Bytes, std::less<>> values{};
 };
@@ -81,7 +81,7 @@ constexpr auto description(const FenceBatch*) {
   return base::describe({"rank's values in the PMIx store"}, base::fields<&FenceBatch::values>());
 }
 
-/// What is to reach this node's server.
+/// A value to send to this node's server.
 struct Publication {
   pmix_scope_t
       scope;  ///< PMIX_GLOBAL: a fence carries it to all nodes; PMIX_LOCAL: it stays with the server of this node
@@ -104,7 +104,7 @@ void put_and_commit(std::vector<Publication>& publications, const std::string& a
   }
 }
 
-/// No rank is to blame.
+/// The error blames no rank.
 Error server_silent(const std::string& attempted, std::string cause) {
   return Error{{.code = ErrorCode::timeout,
                 .attempted = attempted,
@@ -127,7 +127,7 @@ void publish(std::vector<Publication> publications, const std::string& attempted
       attempted, "the PMIx server of this node has not taken in this rank's values (PMIx_Commit) before the deadline");
 }
 
-/// How far a get may go for its answer.
+/// Where a get looks for its answer.
 enum class Reach {
   own_server,  ///< PMIX_IMMEDIATE: the server of this node, which does not ask other nodes
   anywhere,    ///< the rank's own server, which waits up to PMIX_TIMEOUT for the key to appear
@@ -146,15 +146,15 @@ std::shared_ptr<Mailbox<Answer>> start_get(const std::string& name_space, int ra
   const pmix_status_t status =
       pmix().get_nb(&proc, call->key.c_str(), call->info.data(), call->info.size(), on_get, call.get());
   if (status == PMIX_SUCCESS) {
-    call.release();  // on_get owns it now
+    call.release();  // on_get now owns it
   } else {
     mailbox->post(Answer{.status = status});
   }
   return mailbox;
 }
 
-/// From this process's own copy of the last fence (PMIX_OPTIONAL): local, so it needs no deadline, and unlike
-/// PMIx_Get_nb no turn of libpmix's thread.
+/// Reads this process's own copy of the last fence (PMIX_OPTIONAL): local, so it needs no deadline and, unlike
+/// PMIx_Get_nb, no turn of libpmix's thread.
 Answer own_copy(const std::string& name_space, int rank, const std::string& key) {
   const pmix_proc_t proc = make_proc(name_space, static_cast<pmix_rank_t>(rank));
   InfoList info;
@@ -198,11 +198,11 @@ void PmixStore::fence(Deadline deadline) {
   call->info.boolean(PMIX_COLLECT_DATA, true);
   pmix_status_t status = pmix().fence_nb(&everyone, 1, call->info.data(), call->info.size(), on_fence, call.get());
   if (status == PMIX_SUCCESS) {
-    call.release();  // on_fence owns it now
+    call.release();  // on_fence now owns it
     const auto answer = mailbox->wait(before_reserve(deadline));
     if (!answer) {
       const std::vector<int> absent = find_absent(attempted, deadline);
-      // the last ones may have arrived meanwhile
+      // the last ranks may have arrived meanwhile
       if (const auto late = mailbox->wait(absent.empty() ? deadline : Deadline::after(std::chrono::seconds(0)))) {
         status = *late;
       } else {
@@ -222,8 +222,8 @@ void PmixStore::fence(Deadline deadline) {
 
 std::vector<int> PmixStore::find_absent(const std::string& attempted, Deadline deadline) {
   const std::string key = batch_key(number_, fences_);
-  // What no rank has put: a living server says so at once. Before the ranks are asked, since libpmix answers several
-  // questions about a rank with the first answer that comes.
+  // Ask for a key that no rank has put: a living server answers at once. Do so before asking about the ranks, since
+  // libpmix answers several questions about a rank with the first answer that comes.
   const int other = rank() == 0 ? world_size() - 1 : 0;
   const auto sign_of_life =
       start_get(session_->name_space(), other, batch_key(number_, fences_ + 1), Reach::own_server, deadline);

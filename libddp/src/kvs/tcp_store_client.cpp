@@ -103,7 +103,7 @@ TcpStoreClient::TcpStoreClient(base::UniqueFd socket, std::string server, int ra
   join(deadline);
 }
 
-// VALIDATE, PING, and the count of workers, as PyTorch's own client does.
+// Sends VALIDATE and PING and counts this worker, as PyTorch's own client does.
 void TcpStoreClient::join(Deadline deadline) {
   const auto nonce = static_cast<std::uint32_t>(std::random_device{}());
   try {
@@ -168,9 +168,9 @@ void TcpStoreClient::fence(Deadline deadline) {
   const std::string attempted =
       fmt::format("fence {} of {} ranks over the {} at {}", fence, world_size_, transport(), server_);
   check_usable(usable_, attempted);
-  usable_ = false;  // until it has succeeded
+  usable_ = false;  // until the fence succeeds
   fences_ = fence;
-  // Before the count, so that every counted rank can be found.
+  // Set before the count, so that every counted rank can be found.
   set(fence_key(fence, std::to_string(rank_)), base::to_bytes("1"), deadline);
   const std::int64_t arrived = add(fence_key(fence, "arrived"), 1, deadline);
   if (arrived > world_size_) {
@@ -181,7 +181,7 @@ void TcpStoreClient::fence(Deadline deadline) {
     set(fence_key(fence, "done"), base::to_bytes("1"), deadline);
   } else if (!wait_until_exists(fence_key(fence, "done"), before_reserve(deadline), deadline)) {
     std::vector<int> absent = find_absent(fence, deadline);
-    // Ranks put their values before they arrive, so if none is absent any more, the fence is complete.
+    // Ranks put their values before they arrive: if no rank is absent any more, the fence is complete.
     if (!absent.empty()) throw fence_timeout(attempted, std::move(absent), world_size_);
   }
   usable_ = true;
@@ -245,7 +245,7 @@ bool TcpStoreClient::exists(const std::string& key, Deadline deadline) {
   return answer == kReady;
 }
 
-// False at @p deadline: then it cancels the wait, which the server must answer by @p cancel_deadline.
+// Returns false at @p deadline, after cancelling the wait, which the server must confirm by @p cancel_deadline.
 bool TcpStoreClient::wait_until_exists(const std::string& key, Deadline deadline, Deadline cancel_deadline) {
   send(Request{Operation::wait}.integer(std::uint64_t{1}).key(key), deadline);
   if (base::wait_for(socket_.get(), POLLIN, deadline)) {

@@ -20,10 +20,10 @@ void BucketSet::make(BucketPlan plan, ProcessGroup& group, std::shared_ptr<Tenso
   const bool in_buckets = options_.gradient_as_bucket_view;
   exchanges_ = group.size() > 1 || options_.comm_hook;
   const std::shared_ptr<TensorExecutor> former = std::exchange(device_, std::move(device));
-  // one rank, whose group has nothing that could move them
+  // a single rank's group has nothing to move them
   if (!exchanges_ && !device_ && plan == plan_ && !buckets_.empty()) return;
   std::vector<Bucket> old = std::move(buckets_);
-  if (!in_buckets) old.clear();  // before the new ones need memory
+  if (!in_buckets) old.clear();  // frees them before the new ones need memory
   const std::vector<Place> old_places = std::move(places_);
   plan_ = std::move(plan);
   buckets_.clear();
@@ -39,7 +39,7 @@ void BucketSet::make(BucketPlan plan, ProcessGroup& group, std::shared_ptr<Tenso
   }
   if (old.empty()) return;
   move_gradients(old, old_places);
-  // their memory is freed when the former one is done with it
+  // Their memory is freed once the old device is done with it.
   if (former && device_ && former != device_) device_->hold_back(*former->stream());
 }
 
@@ -78,7 +78,7 @@ void BucketSet::start_step(const std::vector<bool>& idle, int divisor) {
 void BucketSet::contribute(std::size_t parameter, const void* gradient, ProcessGroup& group) {
   const Place place = places_[parameter];
   if (!skipped_[place.bucket]) buckets_[place.bucket].copy_in(place.slot, gradient, divisor_);
-  // the last one to arrive sees what all others have written into the bucket
+  // the last to arrive sees what all others have written into the bucket
   const std::size_t missing = pending_[place.bucket].fetch_sub(1, std::memory_order_acq_rel);
   if (trace_ != nullptr) {
     BucketTrace::Times& times = trace_->of(place.bucket);
@@ -88,14 +88,13 @@ void BucketSet::contribute(std::size_t parameter, const void* gradient, ProcessG
   if (missing == 1) launch_full(group);
 }
 
-/// Without the lock while a bucket is launched: that may call the program's own functions, at the end of operations
-/// that it drives on the way.
+/// Releases the lock while it launches a bucket: that may drive operations whose ends call the program's functions.
 void BucketSet::launch_full(ProcessGroup& group) {
   std::unique_lock lock(mutex_);
   for (;;) {
     if (error_) std::rethrow_exception(error_);
     const std::size_t bucket = launched_.size();
-    // who launches looks again before it goes
+    // the launching thread looks again before it leaves
     if (launching_ || bucket == plan_.size() || pending_[bucket].load(std::memory_order_acquire) != 0) return;
     if (bucket == 0) first_launch_ = Deadline::Clock::now();
     if (trace_ != nullptr) trace_->of(bucket).launched = Deadline::Clock::now();
@@ -150,7 +149,7 @@ void BucketSet::fill(std::size_t bucket) {
 
 void BucketSet::take_over(std::size_t bucket) {
   if (!options_.gradient_as_bucket_view || !options_.moved_in) return;
-  if (!buckets_[bucket].on_cpu()) {  // what comes later there may overwrite the gradients' former memory
+  if (!buckets_[bucket].on_cpu()) {  // later work there may overwrite the gradients' old memory
     TensorExecutor& executor = buckets_[bucket].executor();
     const Device device = buckets_[bucket].device();
     executor.hold_back(home(device));
@@ -180,7 +179,7 @@ void BucketSet::wait(std::size_t bucket, ProcessGroup& group) {
   } else if (launched.exchange) {
     guarded(group, launched.exchange);
   }
-  if (skipped_[bucket] || !buckets_[bucket].on_cpu()) return;  // a device ends it, nobody here knows when
+  if (skipped_[bucket] || !buckets_[bucket].on_cpu()) return;  // on a device the host does not see when it ends
   const auto finished = launched.work ? launched.work->finished_at() : std::nullopt;
   last_finish_ = finished.value_or(Deadline::Clock::now());
   if (trace_ != nullptr) trace_->of(bucket).done = last_finish_;
@@ -199,7 +198,7 @@ void BucketSet::hold_back_producers() {
   std::set<void*> streams{home(device).handle};
   for (const auto& moments : producers_) {
     for (const auto& [stream, moment] : moments) {
-      device_->wait_for(moment);  // of a step that exchanges nothing, or of a bucket that was left out
+      device_->wait_for(moment);  // of a step that exchanges nothing, or of a skipped bucket
       streams.insert(stream);
     }
   }
@@ -248,7 +247,7 @@ std::string BucketTrace::json() const {
       "{{\"name\": \"process_name\", \"ph\": \"M\", \"pid\": {0}, \"args\": {{\"name\": \"rank {0}\"}}}}",
       rank_);
   const auto add = [&](const char* what, const Step& step, std::size_t bucket, Time from, Time to) {
-    if (from == Time{} || to < from) return;  // skipped, or its end on a device is not known
+    if (from == Time{} || to < from) return;  // skipped, or on a device
     const auto microseconds = [](std::chrono::nanoseconds time) { return static_cast<double>(time.count()) / 1e3; };
     text += fmt::format(
         ",\n{{\"name\": \"{}\", \"cat\": \"bucket\", \"ph\": \"X\", \"pid\": {}, \"tid\": {}, \"ts\": {:.3f}, \"dur\": "

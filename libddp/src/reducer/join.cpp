@@ -15,9 +15,9 @@ namespace ddp {
 namespace {
 
 constexpr auto kJoining = "training on inputs of different length";
-// An announcement: 0 of a rank that has run out, else 1 + event; and the options, to compare them.
+// An announcement: 0 from a rank that has run out of inputs, else 1 + event; plus the options, to compare them.
 constexpr std::int32_t kOptions = 16;
-constexpr int kManyShadows = 1000;  // as PyTorch
+constexpr int kManyShadows = 1000;  // as in PyTorch
 
 std::int32_t code_of(const JoinOptions& options) {
   return kOptions * ((options.divide_by_initial_world_size ? 1 : 0) + (options.throw_on_early_termination ? 2 : 0));
@@ -81,7 +81,7 @@ void Join::read() {
     done->wait_watched();
     check_round(*round_);
   } catch (...) {
-    leave();  // the other ranks announce nothing any more, either
+    leave();  // the other ranks stop announcing, too
     throw;
   }
   active_.clear();
@@ -143,7 +143,7 @@ void Join::leave_if_it_fails(Body&& body) {
   try {
     body();
   } catch (const Error& error) {
-    // what names ranks has failed on all of them at the same place: they go on
+    // an error that names ranks has failed on all of them at the same place: they continue
     if (error.code() != ErrorCode::invalid_argument || error.ranks().empty()) leave();
     throw;
   } catch (...) {
@@ -196,7 +196,7 @@ void Join::end() {
   leave();
 }
 
-// A Reducer whose rank has run out of inputs: it repeats the others' collectives, with zeros.
+// A Reducer whose rank has run out of inputs repeats the others' collectives with zeros.
 
 void Reducer::Impl::enter_join(Join& join) {
   const auto refuse = [](const char* cause, const char* hint) {
@@ -261,7 +261,7 @@ void Reducer::Impl::shadow_step() {
   conclude({}, counting || options_.find_unused_parameters || asks_used_, false);
   if (counting) end_counting();
   end.complete = true;
-  record(backward_started_);  // it has had nothing to compute
+  record(backward_started_);  // it had nothing to compute
   broken_ = false;
 }
 
@@ -271,7 +271,7 @@ void Reducer::Impl::end_counting() {
   if (join_ != nullptr) {
     std::vector<std::int64_t> theirs = counts;
     group_.broadcast(theirs, join_->highest_active()).wait();
-    if (shadow_) counts = std::move(theirs);  // it has nothing to count
+    if (shadow_) counts = std::move(theirs);  // it has counted nothing
   }
   marks_.accept_counts(counts);
 }

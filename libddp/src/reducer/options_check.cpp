@@ -158,12 +158,12 @@ std::string describe(const Parameter& parameter) {
   return text;
 }
 
-/// What a rank tells the others of itself.
+/// A rank's description of itself for the other ranks.
 struct Description {
   std::string options;
   std::vector<std::string> parameters{};
   std::vector<std::string> buffers;
-  std::string fault{};  ///< empty: none
+  std::string fault{};  ///< empty if there is none
   std::string hint{};
 };
 constexpr auto description(const Description*) {
@@ -175,7 +175,7 @@ constexpr auto description(const Description*) {
 Description describe_all(const std::vector<Parameter>& parameters, const std::string& options,
                          const std::vector<std::string>& buffers, const std::optional<Error>& fault) {
   Description all{.options = options, .buffers = buffers};
-  std::map<const void*, std::string> names;  // of shared parameters the first
+  std::map<const void*, std::string> names;  // the first name of a shared parameter
   for (const Parameter& parameter : parameters) {
     std::string text = describe(parameter);
     if (parameter.requires_gradient && parameter.value.data() != nullptr && parameter.value.numel() > 0) {
@@ -234,7 +234,7 @@ std::string first_difference(const ProcessGroup& group, const std::vector<Descri
                .hint = "build the same model, with its parameters in the same order, on every rank"}};
 }
 
-/// Where some ranks have a fault.
+/// Throws if some ranks have a fault.
 [[noreturn]] void throw_faults(const ProcessGroup& group, const std::vector<Description>& by_rank) {
   std::vector<std::string> faults;
   for (const Description& description : by_rank) faults.push_back(description.fault);
@@ -263,7 +263,7 @@ void verify_parameters(ProcessGroup& group, const std::vector<Parameter>& parame
   std::vector<std::int64_t> hashes(static_cast<std::size_t>(group.size()));
   group.all_gather(hash, hashes).wait();
   if (std::all_of(hashes.begin(), hashes.end(), [&](std::int64_t other) { return other == hashes[0]; })) {
-    if (fault) throw *fault;  // the others have the same
+    if (fault) throw *fault;  // the other ranks have the same error
     return;
   }
   const std::vector<Bytes> encoded = collectives::all_gather_bytes(group, own);

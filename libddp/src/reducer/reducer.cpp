@@ -94,7 +94,7 @@ void Reducer::Impl::contribute(std::size_t owner, const void* gradient) {
 }
 
 void Reducer::Impl::accept_mark(std::size_t index, std::size_t owner, void* memory, const Stream* producer) {
-  if (producer != nullptr) buckets_.wait_for_producer(owner, *producer);  // before the mark lets the bucket go
+  if (producer != nullptr) buckets_.wait_for_producer(owner, *producer);  // before the mark releases the bucket
   const bool several_marks = marks_.counting() || list_.names()[owner] > 1;
   const auto mark = several_marks ? mark_shared(owner, memory) : marks_.mark(owner);
   if (mark == ReadyMarks::Mark::excess) check_.throw_excess(index, marks_.needed(owner));
@@ -140,7 +140,7 @@ void Reducer::Impl::finalize() {
 bool Reducer::Impl::give_up() {
   if (!in_step_) return false;
   in_step_ = false;
-  // ranks that skip buckets have agreed on them already, and a Join has told its ranks of a step
+  // Ranks that skip buckets have already agreed on them, and a Join has announced a step to its ranks.
   if (!synchronize_ || (!buckets_.has_launched() && join_ == nullptr && !options_.skip_all_reduce_unused)) {
     buckets_.abandon();
     for (auto& used : used_) used.store(used && accumulated_, std::memory_order_relaxed);
@@ -151,7 +151,7 @@ bool Reducer::Impl::give_up() {
   try {
     finish_step(true);
   } catch (const Error&) {
-    if (broken_) throw;  // else it is what this rank has caused
+    if (broken_) throw;  // otherwise this rank caused it
   }
   return false;
 }
@@ -160,7 +160,7 @@ void Reducer::Impl::finish_step(bool given_up) {
   const auto finalize_called = Clock::now();
   broken_ = true;  // until the step is complete: ranks in different steps would average different buckets
   reducer::StepEnd end(options_.comm_hook.get(), buckets_);
-  if (join_ != nullptr) join_->active();  // throws if others take another step, and so never send their buckets
+  if (join_ != nullptr) join_->active();  // throws if other ranks take another step, and so never send their buckets
   const bool counting = marks_.counting();
   std::vector<std::size_t> missing;
   for (const std::size_t owner : list_.owners()) {
@@ -171,7 +171,7 @@ void Reducer::Impl::finish_step(bool given_up) {
   const bool find_unused = counting || options_.find_unused_parameters;
   if (find_unused) missing.clear();
   if (buckets_.exchanges())
-    buckets_.finish_launching(group_);  // throws what a mark_ready threw and the program ignored
+    buckets_.finish_launching(group_);  // rethrows an error of mark_ready() that the program ignored
   conclude(missing, find_unused || asks_used_, given_up);
   if (counting) end_counting();
   end.complete = true;
@@ -229,7 +229,7 @@ void Reducer::Impl::change_group(ProcessGroup group) {
     base::throw_invalid_argument("changing a Reducer's group", "a Join of its ranks has not ended", "end it before");
   }
   if (broken_ || in_step_) {
-    for (auto& used : used_) used.store(false, std::memory_order_relaxed);  // gradients have no meaning
+    for (auto& used : used_) used.store(false, std::memory_order_relaxed);  // gradients are meaningless
     sparse_.forget();
   }
   abandon_step();
@@ -237,7 +237,7 @@ void Reducer::Impl::change_group(ProcessGroup group) {
   broken_ = false;
   synchronize_ = true;
   accumulated_ = true;
-  // Survivors of a failure may have come to different ends of the first step, and other ranks use other parameters.
+  // Survivors of a failure may have ended the first step at different points, and other ranks may use other parameters.
   if (options_.static_graph) marks_.count_only();
   asks_used_ = false;
   used_anywhere_.assign(parameters_.size(), 1);
@@ -272,7 +272,7 @@ void Reducer::Impl::start_step(std::span<const std::size_t> unused) {
   if (noting_) arrivals_.clear();
   backward_started_ = Clock::now();
   std::vector<bool> idle = mark_unused_names(unused);
-  // Ranks have agreed on these only; gradients from steps of no_sync must be averaged whatever follows.
+  // Ranks have agreed on these gradients only; those from steps of no_sync must be averaged whatever follows.
   const bool few = join_ != nullptr && !join_->options().divide_by_initial_world_size && synchronize_;
   divisor_ = few ? join_->active() : group_.size();
   buckets_.start_step(accumulated_ ? std::vector<bool>(parameters_.size()) : idle, divisor_);
@@ -310,7 +310,7 @@ void Reducer::Impl::conclude(const std::vector<std::size_t>& missing, bool find_
     misses = report_.misses_gradients();
     for (std::size_t i = 0; i < used.size(); ++i) used_anywhere_[i] = report_.used(i) ? 1 : 0;
   };
-  // a gradient that this rank did not use stays as it is if no rank did: that must be known first
+  // A gradient that no rank used stays unchanged, so the report must be read first.
   if (!all_used) read_report();
   if (buckets_.exchanges()) {
     for (std::size_t bucket = 0; bucket < buckets_.plan().size(); ++bucket) {
@@ -338,7 +338,7 @@ void Reducer::Impl::record(Clock::time_point finalize_called) {
   recording_ = false;
   stats_.backward = finalize_called - backward_started_;
   const auto launched = buckets_.first_launch();
-  const bool timed = buckets_.exchanges() && list_.on_cpu();  // on a device nobody here knows when buckets end
+  const bool timed = buckets_.exchanges() && list_.on_cpu();  // on a device the host does not see when buckets end
   if (timed) {
     stats_.communication = buckets_.last_finish() - launched;
     stats_.overlap = std::max<Clock::duration>(std::min(buckets_.last_finish(), finalize_called) - launched, {});
@@ -369,7 +369,7 @@ void Reducer::Impl::trace(std::size_t steps) {
 // A Reducer's buckets: which parameters they hold, in which group, and where gradients are.
 
 ProcessGroup Reducer::Impl::compare(ProcessGroup group) {
-  std::optional<Error> fault;  // the other ranks may have none, and must not wait for this one
+  std::optional<Error> fault;  // the other ranks may have no fault, and must not wait for this one
   try {
     reducer::check_options(options_, parameters_);
     static_cast<void>(ParameterList(parameters_, options_));
@@ -416,16 +416,16 @@ reducer::BucketPlan Reducer::Impl::with_delayed(reducer::BucketPlan plan, const 
 
 reducer::BucketPlan Reducer::Impl::initial_plan() const {
   if (!order_.empty() && !options_.ready_order.empty()) return plan_of(order_);
-  // parameters are usually listed in the order of the forward pass; their gradients come in reverse
+  // Programs usually list parameters in forward order; their gradients arrive in reverse.
   reducer::BucketPlan plan = plan_of(list_.owners(), false);
   std::ranges::sort(plan, std::greater<>{}, [](const auto& bucket) { return bucket.front(); });
   return with_delayed(std::move(plan), list_.owners());
 }
 
 void Reducer::Impl::rebuild() {
-  if (join_ != nullptr) join_->active();  // throws if others take another step, and so do not rebuild
+  if (join_ != nullptr) join_->active();  // throws if other ranks take another step, and so do not rebuild
   std::vector<std::size_t> own = list_.complete_order(arrivals_);
-  // this rank has taken no step: parameters are usually listed in the order of the forward pass
+  // This rank has taken no step: programs usually list parameters in forward order.
   if (arrivals_.empty()) std::ranges::reverse(own);
   const auto order = std::make_shared<std::vector<std::int64_t>>(own.begin(), own.end());
   group_.broadcast(*order, 0, {{}, order}).wait_watched();
@@ -434,7 +434,7 @@ void Reducer::Impl::rebuild() {
   rebuild_due_ = false;
   auto plan = plan_of(order_);
   if (plan == buckets_.plan()) return;
-  // Gradients that have been placed for the step that begins stay so, none included; those in the buckets move.
+  // Gradients placed for the step that begins stay, null ones included; those in the buckets move.
   const std::vector<void*> placed = sources_;
   std::vector<void*> former(parameters_.size());
   for (const std::size_t owner : list_.owners()) former[owner] = own_memory(owner);
@@ -459,7 +459,7 @@ void Reducer::Impl::reset_sources() {
   for (const std::size_t owner : list_.owners()) sources_[owner] = own_memory(owner);
 }
 
-// What programs call of a Reducer; its log gets the errors.
+// The public calls of a Reducer; its log records their errors.
 
 Reducer::Reducer(std::vector<Parameter> parameters, ProcessGroup group, ReducerOptions options)
     : impl_(std::make_unique<Impl>(std::move(parameters), std::move(group), std::move(options))) {}

@@ -19,7 +19,7 @@ std::int64_t nanoseconds(StepLog::Time from, StepLog::Time to) {
 }
 std::int64_t nanoseconds(StepLog::Time time) { return nanoseconds({}, time); }
 
-/// Makes @p mean that of one value more, the @p count-th.
+/// Updates @p mean with the @p count-th value.
 void average(std::int64_t& mean, std::int64_t value, std::int64_t count) { mean += (value - mean) / count; }
 
 }  // namespace
@@ -79,7 +79,7 @@ void StepLog::note(const Sample& sample, const BucketPlan& plan, std::span<const
   ++steps_;
   const auto forward_start = std::exchange(forward_start_, std::nullopt);
   if (!sampled) return;
-  const bool finds_straggler = options_.log.find_straggler && list_.on_cpu();  // on a device nobody waits here
+  const bool finds_straggler = options_.log.find_straggler && list_.on_cpu();  // on a device the host does not wait
   last_.join_uneven_inputs = last_.join_uneven_inputs || sample.joined;
   if (sample.shadow) {
     if (finds_straggler) find_straggler(std::nullopt, group);
@@ -129,7 +129,7 @@ void StepLog::find_straggler(std::optional<std::int64_t> waited, ProcessGroup& g
   std::vector<std::int64_t> own{waited.value_or(-1)};
   std::vector<std::int64_t> all(static_cast<std::size_t>(group.size()));
   group.all_gather(own, all).wait();
-  // the last to come waited least; clocks of hosts need not agree
+  // the last rank to come waited least; hosts' clocks need not agree
   std::optional<std::size_t> last;
   std::int64_t most = 0;
   for (std::size_t rank = 0; rank < all.size(); ++rank) {

@@ -20,11 +20,11 @@
 namespace ddp::stream {
 namespace {
 
-constexpr int kAcceptedAtOnce = 64;  // then connections that are there have their turn
+constexpr int kAcceptedAtOnce = 64;  // then existing connections take their turn
 constexpr std::chrono::milliseconds kPause{100};
 constexpr std::size_t kChunkBytes = 2048;
 
-/// Concerns the one client, which is gone (accept(2)).
+/// The error concerns only the one client, which is gone (accept(2)).
 bool is_of_client(int error) {
   switch (error) {
     case EINTR:
@@ -60,7 +60,7 @@ Acceptor::Acceptor(EventLoop& loop, std::vector<base::UniqueFd> sockets, Accepte
     : loop_(loop), accepted_(std::move(accepted)), make_room_(std::move(make_room)), again_(loop, [this] {
         try {
           begin();
-        } catch (const std::exception&) {  // no memory
+        } catch (const std::exception&) {  // out of memory
           pause();
         }
       }) {
@@ -98,7 +98,7 @@ void Acceptor::accept_some(int listening) {
     if (socket) {
       try {
         accepted_(std::move(socket), from);
-      } catch (const std::exception& exception) {  // also for want of memory
+      } catch (const std::exception& exception) {  // out of memory, among others
         base::log(base::LogLevel::debug, "dropped a connection: {}", exception.what());
       }
     } else if (would_block(error)) {
@@ -117,7 +117,7 @@ void Acceptor::accept_some(int listening) {
 Progress advance(int socket, Conversation& conversation, bool* heard) {
   std::array<std::byte, kChunkBytes> chunk;
   for (;;) {
-    // less than the send buffer of any new socket
+    // smaller than any new socket's send buffer
     if (const Bytes answer = conversation.answer(); !answer.empty()) {
       const ssize_t sent = ::send(socket, answer.data(), answer.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
       if (sent != static_cast<ssize_t>(answer.size())) refuse_answer();
@@ -178,7 +178,7 @@ void Admission::take_in(base::UniqueFd socket, const sockaddr_storage& from) {
   stranger.conversation = handlers_.greet(stranger.socket.get());
   if (!stranger.conversation) return;
   const Strangers::Number number = ++last_;
-  const Heard heard = hear(stranger);  // what has come along needs no place
+  const Heard heard = hear(stranger);  // data that came along needs no place
   if (!heard.stays()) return finish(number, std::move(stranger), heard);
   if (strangers_.full())
     refuse(*strangers_.most_crowding(), Refusal::Reason::crowded, "others wait, and it has not authenticated");
@@ -219,7 +219,7 @@ void Admission::read(Strangers::Number number) {
     const Heard heard = hear(place->second);
     if (heard.stays()) return keep(number, heard);
     finish(number, remove(number), heard);
-  } catch (const std::exception& exception) {  // for want of memory
+  } catch (const std::exception& exception) {  // out of memory
     base::log(base::LogLevel::debug, "dropped a connection: {}", exception.what());
     if (all_.contains(number)) remove(number);
   }
@@ -260,7 +260,7 @@ void Admission::tell(Strangers::Number number, const Stranger& stranger, Refusal
                        .conversation = *stranger.conversation,
                        .number = number});
   }
-  // a child that shares the memory holds the socket until its execve(2)
+  // a child that shares memory holds the socket until its execve(2)
   ::shutdown(stranger.socket.get(), SHUT_RDWR);
 }
 

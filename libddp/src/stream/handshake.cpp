@@ -23,7 +23,7 @@ Error failure(ErrorCode code, std::string attempted, std::string cause, std::str
 
 }  // namespace
 
-// ---- what is said
+// ---- messages
 
 Bytes encode(const Protocol& protocol, const Greeting& greeting) {
   Bytes bytes;
@@ -131,7 +131,7 @@ ProofVerdict judge(const ProofCheck& check) {
   }
 }
 
-// ---- one side
+// ---- one side of a handshake
 
 Handshake::Handshake(const Protocol& protocol, Bytes opening, Provers provers)
     : protocol_(protocol),
@@ -144,7 +144,7 @@ Handshake::Handshake(const Protocol& protocol, Bytes opening, Provers provers)
 Handshake::Handshake(const Protocol& protocol, ProverOf prover)
     : protocol_(protocol), side_(HandshakeSide::accepting), prover_of_(std::move(prover)) {}
 
-/// Not before it is due: a key takes a while to make.
+/// Delayed until it is due: making a key takes a while.
 void Handshake::greet() {
   if (protocol_.sealed) key_.emplace();
   ours_ = {.version = protocol_.version, .key = key_ ? key_->public_key() : random_bytes()};
@@ -169,7 +169,7 @@ std::size_t Handshake::due() const {
 
 void Handshake::take(std::span<const std::byte> bytes) {
   append(received_, bytes);
-  // An empty proof is whole with its length.
+  // An empty proof is complete with its length.
   for (bool whole = true; whole && stage_ < Stage::verdict && !refusal_;) {
     const Stage before = stage_;
     if (stage_ == Stage::greeting) {
@@ -202,7 +202,7 @@ void Handshake::take_greeting() {
   (accepting ? connecting_said_ : accepting_said_) = std::exchange(received_, {});
   if (accepting) greet();
   if (theirs_.version != protocol_.version) {
-    // of the accepting side: once it has named its own
+    // on the accepting side: once it has named its own
     refusal_ = failure(ErrorCode::protocol, "reading a greeting",
                        fmt::format("it speaks version {} of {}; this is version {}", theirs_.version, protocol_.name,
                                    protocol_.version));

@@ -33,7 +33,7 @@ constexpr std::string_view kUnfinishedEnd = ".tmp";                  // base::Ne
 constexpr std::chrono::hours kOldRemains{24};                        // no save takes as long
 constexpr std::size_t kMostManifestBytes = std::size_t{256} << 20U;  // a million ranks have 80 MB
 
-/// The names in a folder; none if it is not there.
+/// The names in a folder; none if it does not exist.
 std::vector<std::string> names_in(const std::string& folder) {
   std::vector<std::string> names;
   std::error_code failure;
@@ -46,8 +46,8 @@ std::vector<std::string> names_in(const std::string& folder) {
   return names;
 }
 
-/// Removes files of checkpoints, and no others, of which a filter takes the name.
-/// @return whether there was one
+/// Removes checkpoint files, and no others, whose names a filter accepts.
+/// @return whether there were any
 bool remove_files(const std::string& folder, const std::function<bool(std::string_view)>& goes) {
   bool removed = false;
   for (const std::string& name : names_in(folder)) {
@@ -78,13 +78,13 @@ bool is_old(const std::string& path) {
   return !failure && fs::file_time_type::clock::now() - written > kOldRemains;
 }
 
-/// Whether a file of a save that has not made a checkpoint may go: another job may still be writing it.
+/// Whether a file of a save that made no checkpoint may be removed: another job may still be writing it.
 bool is_left(const std::string& folder, std::string_view name, const CheckpointFolder::Inherits& inherits) {
   const std::string_view save = save_of(name);
   return (!save.empty() && inherits(save)) || is_old(fmt::format("{}/{}", folder, name));
 }
 
-/// A save is none the worse for what it leaves lying.
+/// A save succeeds even if clearing old files fails.
 void unless_it_fails(const std::function<void()>& clear) {
   try {
     clear();
@@ -100,7 +100,7 @@ void sync_folder(const std::string& folder) {
   }
 }
 
-/// With those above it, whose names are on the disk when it returns.
+/// Also creates parent folders; all names are on the disk when it returns.
 void make_folder(const std::string& folder) {
   std::error_code failure;
   std::vector<fs::path> missing;
@@ -109,9 +109,9 @@ void make_folder(const std::string& folder) {
   }
   fs::create_directories(folder, failure);
   if (failure) throw base::system_error(fmt::format("making the folder '{}'", folder), failure.value());
-  for (const fs::path& made : missing) {  // by this rank, or by another one at the same time
+  for (const fs::path& made : missing) {  // created by this rank, or by another at the same time
     const std::string above = made.has_parent_path() ? made.parent_path().string() : ".";
-    if (::access(above.c_str(), R_OK) == 0) sync_folder(above);  // only what may be read can be synchronized
+    if (::access(above.c_str(), R_OK) == 0) sync_folder(above);  // fsync needs permission to read
   }
 }
 
@@ -184,12 +184,12 @@ CheckpointManifest CheckpointFolder::read_manifest(std::int64_t step) const {
 
 void CheckpointFolder::remove(std::int64_t step) const {
   const std::string folder = step_path(step);
-  // first: from here on it is no checkpoint, whatever ends this
+  // remove the manifest first: without it this is not a checkpoint, however the removal ends
   remove_files(folder, [](std::string_view name) { return name == kManifestName; });
   sync_folder(folder);
   remove_files(folder, [](std::string_view) { return true; });
   std::error_code failure;
-  fs::remove(folder, failure);  // stays if it has other files, too
+  fs::remove(folder, failure);  // fails if it has other files, too
 }
 
 void CheckpointFolder::remove_unfinished_beside(std::int64_t complete, const Inherits& inherits) const {
@@ -200,9 +200,9 @@ void CheckpointFolder::remove_unfinished_beside(std::int64_t complete, const Inh
   for (const std::string& name : names_in(folder)) {
     if (const std::string_view save = save_of(name); !save.empty()) saves.emplace(save);
   }
-  if (saves.size() < 2) return;  // spares reading the manifest
+  if (saves.size() < 2) return;  // saves reading the manifest
   const std::string own = read_manifest(complete).id;
-  sync_folder(folder);  // first: the manifest on the disk may still be the one before, of the files that go
+  sync_folder(folder);  // the disk may still have the previous manifest, which refers to the files being removed
   remove_files(folder, [&](std::string_view name) {
     const std::string_view save = save_of(name);
     return !save.empty() && save != own && is_left(folder, name, inherits);
@@ -212,13 +212,13 @@ void CheckpointFolder::remove_unfinished_beside(std::int64_t complete, const Inh
 void CheckpointFolder::clear_unfinished(const Inherits& inherits) const {
   unless_it_fails([&] {
     for (const std::int64_t each : steps()) {
-      unless_it_fails([&] {  // one step's damaged manifest does not keep the others' remains
+      unless_it_fails([&] {  // a damaged manifest of one step must not protect the remains of others
         if (is_complete(each)) return remove_unfinished_beside(each, inherits);
         const std::string folder = step_path(each);
         const bool old = is_old(folder);
         const auto left = [&](std::string_view name) { return is_left(folder, name, inherits); };
         std::error_code failure;
-        if (remove_files(folder, left) || old) fs::remove(folder, failure);  // stays if it has other files, too
+        if (remove_files(folder, left) || old) fs::remove(folder, failure);  // fails if it has other files, too
       });
     }
   });
@@ -232,7 +232,7 @@ std::optional<FileGap> CheckpointFolder::gap_of(const CheckpointManifest& manife
     const std::string name = fs::path(path).filename().string();
     const std::uint64_t wanted = manifest.shards[origin.rank].bytes;
     const int rank = static_cast<int>(origin.rank);
-    // opened, not only looked at: network file systems then ask their server
+    // Opening makes network file systems ask their server.
     const base::UniqueFd fd{::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC)};
     struct stat facts {};
     if (!fd || ::fstat(fd.get(), &facts) != 0) {

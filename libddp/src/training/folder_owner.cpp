@@ -32,7 +32,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kEndPatience{2'000};  // of a file system that does not answer, when an owner ends
+constexpr milliseconds kEndPatience{2'000};  // for an unresponsive file system, when an owner ends
 
 Error owner_error(ErrorCode code, const std::string& folder, std::string cause, std::string hint) {
   return Error{{.code = code,
@@ -47,12 +47,12 @@ Error refusal(const std::string& folder, const Saver& self, const Saver& owner) 
                      "give each job a folder of its own, or end the other job first");
 }
 
-/// A reading of the owner's file: two that differ have a sign of life between them.
+/// A reading of the owner's file: the owner has shown life between two that differ.
 struct Reading {
   bool there = false;
   std::string text{};
   timespec time{};
-  std::optional<Saver> saver{};  ///< nothing: the file is empty or damaged
+  std::optional<Saver> saver{};  ///< empty if the file is empty or damaged
 
   bool same_as(const Reading& other) const {
     return there == other.there && text == other.text && time.tv_sec == other.time.tv_sec &&
@@ -60,7 +60,7 @@ struct Reading {
   }
 };
 
-/// By its name, and opened anew: network file systems then ask their server.
+/// Opens the file by name each time, which makes network file systems ask their server.
 Reading read_owner(const std::string& path) {
   const base::UniqueFd fd{::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC)};
   if (!fd && errno == ENOENT) return {};
@@ -73,7 +73,7 @@ Reading read_owner(const std::string& path) {
   Reading reading{.there = true, .text = {bytes.data(), static_cast<std::size_t>(size)}, .time = facts.st_mtim};
   try {
     if (size > 0) reading.saver = parse_saver(reading.text, path);
-  } catch (const Error& error) {  // half written, or not by libddp
+  } catch (const Error& error) {  // half written, or not libddp's
     base::log(base::LogLevel::debug, "{}", error.what());
   }
   return reading;
@@ -86,7 +86,7 @@ Lock lock_file(int fd) {
   return errno == EWOULDBLOCK ? Lock::refused : Lock::unknown;
 }
 
-/// Time since @p then on the clock that gave the file its time.
+/// Time since @p then on the clock of the file system.
 milliseconds age_of(const std::string& folder, const timespec& then) {
   const std::string name = fmt::format("{}/{}.{}.tmp", folder, FolderOwner::kFileName, std::random_device{}());
   const base::UniqueFd fd{::open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600)};
@@ -99,7 +99,7 @@ milliseconds age_of(const std::string& folder, const timespec& then) {
 
 void put(int fd, const std::string& path, const Saver& saver) {
   const std::string text = format_saver(saver);
-  // At its place, not by a new file: the lock and other hosts' handles are of this one.
+  // Written in place, not as a new file: the lock and other hosts' handles belong to this one.
   const bool written = ::lseek(fd, 0, SEEK_SET) == 0 && base::write_all(fd, text) == 0 &&
                        ::ftruncate(fd, static_cast<off_t>(text.size())) == 0 && (::fsync(fd) == 0 || errno == EINVAL);
   if (!written) throw base::system_error(fmt::format("writing '{}'", path), errno);
@@ -107,7 +107,7 @@ void put(int fd, const std::string& path, const Saver& saver) {
 
 enum class Judgement { gone, lives, watch };
 
-/// For the owner that @p reading names, by what this host knows at once.
+/// Judges the owner in @p reading by what this host knows at once.
 Judgement judge(const Reading& reading, const Saver& self, Lock lock) {
   if (!reading.saver) return reading.text.empty() && lock != Lock::refused ? Judgement::gone : Judgement::watch;
   const Saver& owner = *reading.saver;
@@ -121,9 +121,9 @@ Judgement judge(const Reading& reading, const Saver& self, Lock lock) {
 
 }  // namespace
 
-/// What the thread of an owner's signs of life has.
+/// State of the thread that shows an owner's life.
 struct FolderOwner::Beats {
-  base::UnsharedFd file;  ///< a child that keeps it would keep the lock
+  base::UnsharedFd file;  ///< a child that kept it would keep the lock
   std::string path;
   Saver self;
   milliseconds beat;
@@ -136,7 +136,7 @@ struct FolderOwner::Beats {
     try {
       const Reading reading = read_owner(path);
       return reading.saver && reading.saver->claim == self.claim;
-    } catch (const Error&) {  // of the file system
+    } catch (const Error&) {  // from the file system
       return false;
     }
   }
@@ -169,12 +169,12 @@ struct FolderOwner::Beats {
 
 namespace {
 
-/// One that waits for an owner's sign of life.
+/// Waits for a sign of life from an owner.
 class Watch {
  public:
   Watch(const std::string& folder, const OwnerPatience& patience) : folder_(folder), patience_(patience) {}
 
-  /// Whether the owner is gone; nothing yet: look again.
+  /// Whether the owner is gone; empty: look again.
   std::optional<bool> look(const Reading& now, const Saver& self) {
     if (!first_) {
       first_ = now;
@@ -185,7 +185,7 @@ class Watch {
     if (!now.same_as(*first_)) {
       const bool other = !now.saver || !first_->saver || now.saver->claim != first_->saver->claim;
       if (now.saver && now.saver->saves && !other) throw refusal(folder_, self, *now.saver);
-      first_.reset();  // the next one is to be judged from the start
+      first_.reset();  // judges the next one from the start
       return std::nullopt;
     }
     const auto silent = Deadline::Clock::now() - silent_since_;
@@ -211,7 +211,7 @@ class Owners {
   Owners() = default;
   Owners(const Owners&) = delete;
   Owners& operator=(const Owners&) = delete;
-  /// Owners that a program has not destroyed at its end, as Python's.
+  /// Ends owners that a program has not destroyed when it ends, as in Python.
   ~Owners() {
     for (const auto& [place, owner] : owners_) {
       if (const auto living = owner.lock()) living->end();
@@ -222,7 +222,7 @@ class Owners {
     struct stat facts {};
     if (::stat(folder.c_str(), &facts) != 0) throw base::system_error(fmt::format("looking at '{}'", folder), errno);
     const std::lock_guard lock(mutex_);
-    if (self_.process != ::getpid()) {  // in a child of fork(2), too
+    if (self_.process != ::getpid()) {  // also in a child of fork(2)
       self_ = Saver::process_of(base::Environment::process());
       owners_.clear();
     }
@@ -281,7 +281,7 @@ void FolderOwner::claim(Deadline deadline) {
       continue;
     }
     if (judgement == Judgement::watch && !watch.look(reading, self_).value_or(false)) {
-      file.reset();  // with the lock
+      file.reset();  // and with it the lock
       if (deadline.expired()) {
         throw owner_error(ErrorCode::timeout, folder_, "no time was left to see whether another job saves there",
                           "raise the timeout of checkpoints");
@@ -303,7 +303,7 @@ void FolderOwner::claim(Deadline deadline) {
     const bool same_host = reading.saver && reading.saver->boot == self_.boot && self_.locked;
     if (!first && !same_host) std::this_thread::sleep_for(patience_.settle);
     const Reading own = read_owner(path_);
-    if (!own.saver) continue;  // somebody has removed it, or writes to it
+    if (!own.saver) continue;  // another process has removed it, or is writing to it
     if (own.saver->claim != self_.claim) throw refusal(folder_, self_, *own.saver);
     end();
     beats_ = std::shared_ptr<Beats>(

@@ -62,7 +62,7 @@ void connect_torchrun(JobConnection& connection, Deadline deadline, std::string_
                                               fmt::format("{}/{}", store_name, facts.restart_count), deadline);
   } catch (const Error& error) {
     if (facts.agent_serves_store) throw;
-    // torch.distributed lets rank 0 serve the store itself when no agent does
+    // Without an agent, torch.distributed lets rank 0 serve the store itself.
     ErrorDetail detail = error.detail();
     detail.hint =
         "nothing serves a store at MASTER_ADDR:MASTER_PORT because no torchrun agent started this process; "
@@ -111,7 +111,7 @@ namespace {
 
 constexpr int kMostAncestors = 100;
 
-/// What tells a source's ranks, and its jobs, from one another.
+/// Variables that distinguish a source's ranks and jobs.
 std::span<const std::string_view> identity_of(LaunchSource source) {
   static constexpr std::array<std::string_view, 2> kPmix{"PMIX_NAMESPACE", "PMIX_RANK"};
   static constexpr std::array<std::string_view, 3> kPmi2{"PMI_FD", "PMI_JOBID", "PMI_RANK"};
@@ -123,12 +123,12 @@ std::span<const std::string_view> identity_of(LaunchSource source) {
     case LaunchSource::torchrun: return kTorchrun;
     case LaunchSource::openmpi:
     case LaunchSource::slurm:
-    case LaunchSource::single: break;  // one rank without a place that could be taken
+    case LaunchSource::single: break;  // a single rank has no place to take
   }
   return {};
 }
 
-/// 0 where that is not to be seen.
+/// 0 if unreadable.
 pid_t parent_of(const std::string& proc, pid_t pid) {
   std::ifstream status(fmt::format("{}/{}/status", proc, pid));
   for (std::string word; status >> word;) {
@@ -138,7 +138,7 @@ pid_t parent_of(const std::string& proc, pid_t pid) {
   return 0;
 }
 
-/// Whether a process began with the same values. What it has set itself since is not to be seen.
+/// Whether a process started with the same values; what it has set since is invisible.
 bool began_alike(const std::string& proc, pid_t pid, const base::Environment& environment,
                  std::span<const std::string_view> names) {
   std::ifstream file(fmt::format("{}/{}/environ", proc, pid));

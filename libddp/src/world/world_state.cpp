@@ -30,8 +30,8 @@
 namespace ddp {
 namespace {
 
-// A process that ends without leaving PMIx makes Slurm kill its whole step. exit() does not destroy objects on the
-// stack, so the sessions that are still open then are closed by an exit handler.
+// Slurm kills the whole step if a process ends without leaving PMIx. exit() does not destroy objects on the stack, so
+// an exit handler closes the sessions that are still open.
 class OpenSessions {
  public:
   static OpenSessions& instance() {
@@ -70,7 +70,7 @@ void warn_of_unknown_variables(const base::Environment& environment) {
   }
 }
 
-/// The ranks agree on an address only after they have exchanged ports.
+/// The ranks agree on an address only after exchanging ports.
 std::string listening_address(const std::vector<topology::CandidateAddress>& addresses) {
   if (addresses.size() == 1) return addresses.front().address.address;
   const bool ipv6 = std::any_of(addresses.begin(), addresses.end(), [](const auto& each) { return each.address.ipv6; });
@@ -87,7 +87,7 @@ WorldState::WorldState(const InitOptions& options) : keep_session_(options.keep_
     const auto environment = base::Environment::process();
     read_limits(options.timeout, environment);
     const Deadline deadline = Deadline::after(timeout_);
-    environment.text("DDP_LOG_LEVEL");  // the log itself cannot report a wrong one
+    environment.text("DDP_LOG_LEVEL");  // the log itself cannot report an invalid one
     wire_up(world::connect_job(environment, options.launch, deadline), environment, deadline);
     flight::enter_phase(flight::FlightPhase::wired_up);
   } catch (...) {
@@ -162,7 +162,7 @@ void WorldState::wire_up(world::JobConnection connection, const base::Environmen
     if (binding) binding->publish(*store_, key("binding"), local_rank == 0);
     if (rank == 0 && !guest_) put_secret();
     store_->fence(deadline);
-    if (!guest_ && !keep_session_) secret();  // while it can be read
+    if (!guest_ && !keep_session_) secret();  // while it is readable
   }
   records_[static_cast<std::size_t>(rank)] = own;
   if (!dump.empty() && rank == 0) dump_environments(dump, deadline);
@@ -190,7 +190,7 @@ void WorldState::wire_up(world::JobConnection connection, const base::Environmen
 }
 
 void WorldState::dump_environments(const std::string& destination, Deadline deadline) {
-  if (world_size == 1) store_->fence(deadline);  // what a rank has put is there after a fence
+  if (world_size == 1) store_->fence(deadline);  // a fence makes the rank's values visible
   try {
     diagnostics::write_report(diagnostics::collect_environments(*store_, key("environment"), deadline), destination);
   } catch (const Error& error) {
@@ -208,8 +208,8 @@ topology::CandidateSearch WorldState::find_interfaces(const base::Environment& e
 }
 
 void WorldState::choose_interface(topology::CandidateSearch search, const base::Environment& environment) {
-  // Loopback was a fallback for ranks that might all be on this host. They are not: search again, for an error that
-  // says what is missing.
+  // Loopback was a fallback for ranks that might all be on this host. They are not: search again for an error that
+  // names what is missing.
   if (search.loopback_fallback && nodes.num_nodes() > 1) {
     find_interfaces(environment, {}, topology::JobSpan::several_nodes);
     throw Error{{.code = ErrorCode::unavailable,
@@ -247,7 +247,7 @@ const topology::Agreement& WorldState::agreement() {
 }
 
 world::NodeMap WorldState::node_map_from_records(Deadline deadline) {
-  // by the launcher's node number where it gives one, else by host name, in the order of first appearance
+  // by the launcher's node number if there is one, else by host name in the order of first appearance
   std::vector<int> node_of;
   std::map<std::pair<int, std::string>, int> numbers;
   for (int other = 0; other < world_size; ++other) {

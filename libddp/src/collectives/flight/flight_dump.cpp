@@ -32,7 +32,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// PyTorch's schema; its analyser takes this for how entries of coalesced operations look.
+// Version of PyTorch's schema; its analyser derives the layout of coalesced entries from it.
 constexpr const char* kPyTorchVersion = "2.10";
 
 std::string_view state_word(FlightState state) {
@@ -45,13 +45,13 @@ std::string_view state_word(FlightState state) {
   return "unknown";
 }
 
-/// PyTorch knows no failed operations: they stay started.
+/// PyTorch has no failed operations: they stay started.
 std::string_view torch_state(const FlightSnapshot::Record& record) {
   if (record.state == FlightState::done) return "completed";
   return record.started_ns == 0 ? "scheduled" : "started";
 }
 
-/// "Float", "BFloat16": c10's names.
+/// c10's name: "Float", "BFloat16".
 std::string_view torch_dtype(DType dtype) {
   switch (dtype) {
     case DType::float32: return "Float";
@@ -73,7 +73,7 @@ std::string_view torch_dtype(DType dtype) {
   return "Undefined";
 }
 
-/// PyTorch's analyser wants one of PyTorch's backends.
+/// PyTorch's analyser accepts only PyTorch's backends.
 std::string_view torch_backend(std::string_view backend) { return backend == "nccl" ? "nccl" : "gloo"; }
 
 /// The analyser counts a group's ranks in the order of their ranks in the world.
@@ -94,7 +94,7 @@ std::string torch_name(const FlightGroupFacts& group, OperationKind kind, int ro
 
 std::string time_or_null(std::int64_t ns) { return ns == 0 ? "null" : fmt::to_string(ns); }
 
-/// With quotation marks, whatever is in it.
+/// Quotes and escapes the text.
 std::string json_text(std::string_view text) { return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace); }
 
 /// The operation as it was called, without tensors.
@@ -110,12 +110,12 @@ Operation operation_of(const FlightFields& fields) {
   return operation;
 }
 
-/// As text and not as an object, which would take twenty times as long: a failure waits for it.
+/// Text rather than a JSON object, which would take twenty times as long: a failure waits for it.
 void append_entry(std::string& text, const FlightSnapshot::Record& record, const FlightGroup& group) {
   const FlightFields& fields = record.fields;
   const Operation operation = operation_of(fields);
   const bool transfer = operation.is_transfer();
-  // Parts of different size are no mistake here, but would be one to the analyser.
+  // Parts may differ in size here, but the analyser would report that as an error.
   const std::uint64_t inputs = operation.kind == OperationKind::all_gather_v || operation.kind == OperationKind::recv
                                    ? fields.outputs
                                    : fields.inputs;
@@ -142,7 +142,7 @@ void append_entry(std::string& text, const FlightSnapshot::Record& record, const
                  state_word(record.state), record.label().empty() ? "\"\"" : json_text(record.label()));
 }
 
-/// The highest sequence of a collective that has reached @p reached; -1 as PyTorch where there is none.
+/// The highest sequence of a collective that has reached @p reached; -1, as in PyTorch, if there is none.
 template <class Reached>
 std::int64_t last_collective(const FlightSnapshot& snapshot, std::uint32_t group, Reached reached) {
   std::int64_t last = -1;
@@ -224,7 +224,7 @@ std::string to_json(const FlightSnapshot& snapshot, const FlightJob& job, std::s
                      {"unreadable", snapshot.unreadable},
                      {"groups", std::move(groups)}}},
                    {"entries", Json::array()}};
-  // An entry a line, for grep.
+  // One entry per line, for grep.
   std::string text = document.dump(-1, ' ', false, Json::error_handler_t::replace);
   text.resize(text.size() - 2);  // "]}"
   std::string_view separator = "\n";
@@ -246,9 +246,9 @@ namespace ddp {
 namespace collectives {
 namespace {
 
-constexpr std::chrono::seconds kLongestWrite{5};  // fsync may take seconds where the file system is busy
+constexpr std::chrono::seconds kLongestWrite{5};  // fsync may take seconds on a busy file system
 
-/// Two threads may have a reason at the same time; the file is one.
+/// Two threads may have a reason to dump at the same time, but share one file.
 std::mutex& one_writer() {
   static auto& mutex = *new std::mutex;  // never destroyed: abandoned threads may hold it
   return mutex;
@@ -314,7 +314,7 @@ constexpr std::array<std::pair<std::string_view, int>, 4> kSignals{
 std::atomic<int> event{-1};
 std::atomic<pid_t> owner{0};
 
-// Only notes that it was called: nothing else is safe here. A forked child has the handler, but not the thread.
+// Only records the call: nothing else is async-signal-safe. A forked child has the handler, but not the thread.
 void note_signal(int) {
   if (::getpid() != owner.load(std::memory_order_relaxed)) return;
   const int before = errno;
@@ -340,7 +340,7 @@ class SignalledDumps {
   SignalledDumps(const SignalledDumps&) = delete;
   SignalledDumps& operator=(const SignalledDumps&) = delete;
   ~SignalledDumps() {
-    ::signal(number_, SIG_IGN);  // one that comes while the process ends must not kill it
+    ::signal(number_, SIG_IGN);  // a signal that arrives while the process ends must not kill it
     stopping_ = true;
     note_signal(number_);
     thread_.join();

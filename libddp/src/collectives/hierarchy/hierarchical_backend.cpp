@@ -10,13 +10,13 @@
 namespace ddp::collectives::hierarchy {
 namespace {
 
-// What a poll may take, but for the step that it is in.
+// Longest poll, apart from its current step.
 constexpr std::chrono::microseconds kPollLimit{50};
-// The same when a step has failed: what continues in other parts is not waited for any longer.
+// Longest poll after a failed step: the other parts are not awaited any longer.
 constexpr std::chrono::milliseconds kLastPollLimit{200};
-// While steps run in two parts, a rest in one of them must not hide the other's end for long.
+// While steps run in two parts, a rest in one must not hide the other's end for long.
 constexpr std::chrono::microseconds kShortRest{100};
-// Operations of a group that are prepared while others run: the steps of the next follow without a pause.
+// Operations of a group that are prepared while others run, so that the next one's steps follow without a pause.
 constexpr int kConcurrentCollectives = 4;
 
 std::vector<int> all_ranks(const Layout& layout) {
@@ -62,7 +62,7 @@ Request& HierarchicalBackend::init(std::span<const Operation> operations, Deadli
 }
 
 void HierarchicalBackend::abort() noexcept {
-  aborted_.store(true, std::memory_order_release);  // first, so that nothing takes its effect for a failure
+  aborted_.store(true, std::memory_order_release);  // first, so that its effects do not look like a failure
   for (const Part& each : parts_) {
     if (each.backend() != nullptr) each.backend()->abort();
   }
@@ -90,7 +90,7 @@ void HierarchicalBackend::progress() noexcept {
     } else {
       advance();
     }
-  } catch (const std::exception& problem) {  // no memory for a step
+  } catch (const std::exception& problem) {  // out of memory
     fail(Outcome::peers_failed, {.ranks = {layout_.rank()}, .cause = problem.what()});
   }
 }
@@ -130,8 +130,8 @@ bool HierarchicalBackend::poll_parts() {
 bool HierarchicalBackend::has_room(const Stage& stage) const {
   if (!part(stage.lane).has_room(stage.messages)) return false;
   if (stage.lane == Lane::inner) return true;
-  // outer and flat may share connections, in which the bytes of a collective that a rank has not reached yet hold up
-  // all behind them: so these must not be of a smaller turn
+  // outer and flat may share connections, where the bytes of a collective that a rank has not reached yet block all
+  // later bytes: so those must not belong to an earlier turn
   return stage.messages ? part(Lane::outer).collectives() == 0 : part(Lane::outer).idle() && part(Lane::flat).idle();
 }
 
@@ -139,7 +139,7 @@ bool HierarchicalBackend::post_steps(Task::Scope scope) {
   bool moved = false;
   for (Task* task : tasks_) {
     while (const auto stage = task->next(scope)) {
-      // The order is fixed: what cannot start yet holds up all behind it.
+      // The order is fixed: a step that cannot start yet holds up all later ones.
       const Stage& what = task->job().stage(*stage);
       if (task->given_up() || !task->ready(*stage) || !has_room(what)) return moved;
       if (what.needs != 0) hook_(shm::Phase::between_stages);
@@ -184,7 +184,7 @@ void HierarchicalBackend::fail(Outcome outcome, Failure failure, std::optional<L
   if (aborted_.load(std::memory_order_acquire)) {
     outcome = Outcome::aborted;
     failure = {};
-  } else if (outcome == Outcome::aborted) {  // not by this rank: another gave up, and told its neighbours
+  } else if (outcome == Outcome::aborted) {  // by another rank, which gave up and told its neighbours
     outcome = Outcome::peers_failed;
   }
   outcome_ = outcome;

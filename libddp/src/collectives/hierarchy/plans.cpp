@@ -1,4 +1,4 @@
-// Broadcast, barrier and all_to_all: what needs no rearranging.
+// Plans broadcast, barrier and all_to_all: the operations that need no rearranging.
 #include <cstring>
 
 #include "collectives/hierarchy/plan.hpp"
@@ -7,7 +7,7 @@
 namespace ddp::collectives::hierarchy {
 namespace {
 
-/// In a domain: from the root in its own, from the leader in the others.
+/// Broadcasts in a domain: from the root in its own, from the leader in the others.
 void spread_in_domain(const Job& job, std::size_t segment, std::vector<Operation>& operations) {
   const Layout& layout = job.layout();
   const Slice part = job.slice(segment, job.operation().count);
@@ -31,12 +31,12 @@ void meet(const Job& /*nothing moves*/, std::size_t /*only one*/, std::vector<Op
   operations.emplace_back();  // a barrier
 }
 
-// all_to_all: straight from each rank to each other, by the part that both are in.
+// all_to_all sends straight from each rank to each other, over the innermost part that both share.
 
 bool in_place(const Operation& operation) { return operation.input.data() == operation.output.data(); }
 std::size_t block_of(const Job& job) { return job.operation().count / static_cast<std::size_t>(job.layout().size()); }
 
-/// Where this segment of what goes to @p rank lies.
+/// Where this segment of the data for @p rank lies.
 std::byte* outgoing(const Job& job, std::size_t segment, int rank) {
   const auto peer = static_cast<std::size_t>(rank);
   const Slice part = job.slice(segment, block_of(job));
@@ -64,7 +64,7 @@ void swap_with(const Job& job, std::size_t segment, int rank, int peer, std::vec
 
 void swap_between_domains(const Job& job, std::size_t segment, std::vector<Operation>& operations) {
   const Layout& layout = job.layout();
-  for (int step = 1; step < layout.size(); ++step) {  // not all at once to the same rank
+  for (int step = 1; step < layout.size(); ++step) {  // spreads the load: not all to the same rank at once
     const int rank = (layout.rank() + step) % layout.size();
     if (layout.domain_of(rank) != layout.domain()) swap_with(job, segment, rank, rank, operations);
   }
@@ -122,8 +122,8 @@ void plan_all_to_all(Job& job, std::size_t segment_bytes) {
   job.add(Lane::local, 0, ready, keep_own);
 }
 
-// Reductions: in the node to its leader, then among the leaders. So every element is bracketed by domains, whatever the
-// size: first the ranks of each domain, then the domains, both in their order.
+// Reductions go to the leader within a node, then among the leaders. So every element is bracketed by domains whatever
+// its size: first the ranks of each domain, then the domains, both in their order.
 
 namespace {
 
@@ -135,7 +135,7 @@ void copy_or_divide(const Job& job, std::byte* to, const std::byte* from, std::s
   }
 }
 
-/// A segment of the values, where the reduction works: in the output, if this rank has one.
+/// A segment of the values where the reduction works: in the output, if this rank has one.
 struct Values {
   std::byte* at;
   std::size_t count;
@@ -186,8 +186,8 @@ std::uint8_t reduce_in_domain(Job& job) {
   return last;
 }
 
-// reduce_scatter: parts lie in temporary memory by domain, then by rank. Behind them what the leaders of other domains
-// send to this one's, a block a domain.
+// reduce_scatter: temporary memory holds the parts by domain, then by rank. After those come the blocks that the
+// leaders of other domains send to this one's, one block per domain.
 
 std::size_t elements_before(const Layout& layout, int domain, std::size_t each) {
   std::size_t ranks = 0;
@@ -235,7 +235,7 @@ void exchange(const Job& job, std::size_t segment, std::vector<Operation>& opera
   }
 }
 
-/// In the domains' order. The sum lies where the first domain's contribution lay.
+/// Sums in the domains' order. The sum lies where the first domain's contribution lay.
 void combine(const Job& job, std::size_t segment, std::vector<Operation>& /*local*/) {
   const Layout& layout = job.layout();
   std::vector<const void*> sources;
@@ -277,7 +277,7 @@ void plan_reduce(Job& job, std::size_t segment_bytes) {
   const Layout& layout = job.layout();
   const int root = job.operation().root;
   job.cut(job.operation().count, 1, segment_bytes);
-  if (job.operation().output.numel() == 0) job.reserve(1);  // not the root: only it must have an output
+  if (job.operation().output.numel() == 0) job.reserve(1);  // not the root: only the root must have an output
   std::uint8_t last = reduce_in_domain(job);
   if (layout.leads() && layout.domains() > 1) last = job.add(Lane::outer, 1, last, reduce_to_roots_leader);
   const bool leads_root = layout.leads() && layout.domain_of(root) == layout.domain();
@@ -313,7 +313,7 @@ namespace {
 
 std::size_t bytes_of(const Job& job, std::size_t elements) { return elements * job.element_bytes(); }
 
-/// Elements of this segment that come from a whole domain.
+/// Elements of this segment that a whole domain contributes.
 std::size_t from_domain(const Job& job, std::size_t segment, int domain) {
   std::size_t sum = 0;
   for (const int rank : job.layout().members(domain)) sum += job.slice(segment, job.part_of(rank)).count;
@@ -326,7 +326,7 @@ std::vector<std::size_t> from_domains(const Job& job, std::size_t segment) {
   return counts;
 }
 
-// Temporary memory of an all_gather: at leaders what the own domain gathers, behind it what all have.
+// Temporary memory of an all_gather: at leaders what their domain gathers, followed by what all domains gather.
 
 std::byte* gathered_here(const Job& job, std::size_t segment) { return job.temporary(segment); }
 std::byte* gathered_all(const Job& job, std::size_t segment) {
@@ -342,7 +342,7 @@ void gather_here(const Job& job, std::size_t segment, std::vector<Operation>& op
     made.counts.push_back(job.slice(segment, job.part_of(rank)).count);
     made.count += made.counts.back();
   }
-  if (made.count == 0) return;  // the others' parts are longer
+  if (made.count == 0) return;  // the other ranks' parts are longer
   made.input = job.view(job.input(own.first), own.count);
   made.output = job.view(gathered_here(job, segment), made.count);
   operations.push_back(std::move(made));
@@ -370,7 +370,7 @@ void spread_all(const Job& job, std::size_t segment, std::vector<Operation>& ope
 
 void put_in_place(const Job& job, std::size_t segment, std::vector<Operation>& /*local*/) {
   const Layout& layout = job.layout();
-  std::vector<std::byte*> next;  // of each domain
+  std::vector<std::byte*> next;  // by domain
   std::byte* from = gathered_all(job, segment);
   for (const std::size_t count : from_domains(job, segment)) {
     next.push_back(from);
@@ -386,8 +386,8 @@ void put_in_place(const Job& job, std::size_t segment, std::vector<Operation>& /
   }
 }
 
-// gather and scatter: the root exchanges messages with the other domains' leaders. Temporary memory: at the root the
-// parts of all ranks by domain, at a leader those of its own domain.
+// gather and scatter: the root exchanges messages with the other domains' leaders. Temporary memory holds the parts of
+// all ranks by domain at the root, and those of its own domain at a leader.
 
 std::size_t own_slice(const Job& job, std::size_t segment) { return job.slice(segment, job.operation().count).count; }
 
@@ -398,13 +398,13 @@ std::byte* block_at_root(const Job& job, std::size_t segment, int domain) {
   return job.temporary(segment, ranks * own_slice(job, segment));
 }
 
-/// Where those of the own domain lie at the root, or its leader.
+/// Where the parts of the own domain lie at the root, or at its leader.
 std::byte* own_block(const Job& job, std::size_t segment) {
   return job.operation().root == job.layout().rank() ? block_at_root(job, segment, job.layout().domain())
                                                      : job.temporary(segment);
 }
 
-/// Who gathers or scatters in the own domain.
+/// The rank that gathers or scatters in the own domain.
 int collector(const Job& job) {
   const Layout& layout = job.layout();
   const int root = job.operation().root;

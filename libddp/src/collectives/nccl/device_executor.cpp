@@ -28,7 +28,7 @@
 namespace ddp::collectives::nccl {
 namespace {
 
-/// Those of a device, for all executors of the process. Never unloaded, which would wait for the device.
+/// A device's kernels, for all executors of the process. Never unloaded, which would wait for the device.
 const kernels::DeviceKernels& kernels_of(const cuda::ContextPtr& context) {
   static std::mutex mutex;
   static auto& loaded = *new std::map<int, std::unique_ptr<const kernels::DeviceKernels>>;
@@ -38,7 +38,7 @@ const kernels::DeviceKernels& kernels_of(const cuda::ContextPtr& context) {
   return *kernels;
 }
 
-/// The same, or null where this build or device has none: then each tensor is copied by itself.
+/// As kernels_of(), or null if this build or device has none: then each tensor is copied by itself.
 const kernels::DeviceKernels* kernels_if_any(const cuda::ContextPtr& context) {
   try {
     return &kernels_of(context);
@@ -49,7 +49,7 @@ const kernels::DeviceKernels* kernels_if_any(const cuda::ContextPtr& context) {
   }
 }
 
-/// How elements are computed with; raw: they are not.
+/// The format for arithmetic; raw: none is done.
 kernels::Format format_of(DType type) {
   switch (component_of(type)) {
     case DType::float32: return kernels::Format::float32;
@@ -60,8 +60,8 @@ kernels::Format format_of(DType type) {
   }
 }
 
-/// Calls @p call on a thread of its own, since it may wait for the device: until @p deadline at most.
-/// @param look called meanwhile, each time after @p interval; null: never.
+/// Runs @p call on a thread of its own, since it may wait for the device, until @p deadline at most.
+/// @param look called meanwhile, once per @p interval; null: never.
 template <class Look, class Call>
 auto on_thread(const std::string& attempted, Deadline deadline, const Look& look, Call call,
                std::chrono::milliseconds interval = std::chrono::milliseconds(50)) {
@@ -107,7 +107,7 @@ class DeviceExecutor final : public TensorExecutor,
   }
   ~DeviceExecutor() override {
     if (process_ == ::getpid()) return;
-    // CUDA is the parent's alone
+    // CUDA belongs to the parent alone
     static_cast<void>(new cuda::Stream(std::move(stream_)));
     static_cast<void>(new std::shared_ptr<cuda::EventPool>(std::move(events_)));
     static_cast<void>(new cuda::ContextPtr(std::move(context_)));
@@ -121,7 +121,7 @@ class DeviceExecutor final : public TensorExecutor,
     const cuda::ContextScope scope(*context_);
     std::vector<kernels::Piece> pieces;
     pieces.reserve(copies.size());
-    // complex numbers are two real ones, and what is only moved is bytes
+    // complex numbers are two real ones, and data that only moves is bytes
     const bool moves = from == to && divisor == 1;
     if (!moves) check_kernels();
     if (divisor != 1) check_division(from);
@@ -142,7 +142,7 @@ class DeviceExecutor final : public TensorExecutor,
                   moves ? kernels::Format::raw : format_of(to), 1.0 / divisor);
   }
 
-  // threads that do not come back in time keep what they work with
+  // threads that do not return in time keep what they use
 
   Bytes read(const void* from, std::size_t bytes, Deadline deadline) override {
     if (bytes == 0) return {};
@@ -244,7 +244,7 @@ class DeviceExecutor final : public TensorExecutor,
   cuda::ContextPtr context_;
   cuda::Stream stream_;
   std::shared_ptr<cuda::EventPool> events_;
-  std::optional<kernels::DeviceExecutor> launcher_;  ///< of kernels; nothing: it copies only
+  std::optional<kernels::DeviceExecutor> launcher_;  ///< runs kernels; empty: it only copies
 };
 
 }  // namespace

@@ -12,8 +12,7 @@
 namespace ddp::collectives::nccl {
 namespace {
 
-// What was aborted ends within milliseconds, unless NCCL or the driver hangs. Shorter than what a group that closes
-// waits.
+// Aborted operations end within milliseconds unless NCCL or the driver hangs. Shorter than the wait of a closing group.
 constexpr std::chrono::seconds kLongestAbort{4};
 
 Registration chosen_registration() {
@@ -52,7 +51,7 @@ NcclQueue::NcclQueue(const NcclLibrary& library, int device, const std::string& 
 NcclQueue::~NcclQueue() {
   communicator_->abort();
   if (communicator_->over()) return;
-  // freeing device memory waits for the device, which may never be done
+  // freeing device memory waits for the device, which may never finish
   static_cast<void>(new cuda::DeviceMemory(std::move(scratch_)));
 }
 
@@ -76,7 +75,7 @@ NcclRequest& NcclQueue::init(std::span<const Operation> operations, Deadline dea
   return request;
 }
 
-/// Does what calls the driver and NCCL; what it throws is the group's failure. False then.
+/// Runs @p work, which calls the driver and NCCL; its exception becomes the group's failure. @return false then
 template <class Work>
 bool NcclQueue::guarded(const char* what, Work&& work) noexcept {
   try {
@@ -124,7 +123,7 @@ void NcclQueue::accept(NcclRequest& request) {
   advance();
 }
 
-/// The first operation connects.
+/// The first operation connects the communicator.
 bool NcclQueue::begin() {
   if (communicator_->begun()) return true;
   const ncclResult_t result = communicator_->begin(std::move(ids_), size_, rank_);
@@ -132,7 +131,7 @@ bool NcclQueue::begin() {
   return !failed_;
 }
 
-/// Takes the communicator and what waits for it as far as they go now.
+/// Advances the communicator and the waiting operations as far as possible without blocking.
 void NcclQueue::advance() {
   GraphKeeper::free_unused();
   const ncclResult_t state = communicator_->state();
@@ -151,30 +150,30 @@ void NcclQueue::advance() {
     launching_ = &request;
     request.state_ = State::launching;
     if (result != ncclSuccess && result != ncclInProgress) return fail(*result);
-    if (result == ncclInProgress) return;  // a later poll sees it launched: who issues it does not wait for that
+    if (result == ncclInProgress) return;  // a later poll sees it launched: the caller does not wait for that
     launched(request);
   }
 }
 
-/// Whether all ranks are connected, and NCCL has come to the end of what it was given.
+/// Whether all ranks are connected and NCCL has processed everything that it was given.
 bool NcclQueue::idle() {
   const auto ready = [&] { return connected_ && launching_ == nullptr && waiting_.empty(); };
   if (communicator_->begun() && !ready() && !failed_ && !aborted_) advance();
   return ready() && !failed_ && !aborted_;
 }
 
-/// A call of NCCL beside operations, which all ranks make. Throws Error if it has not succeeded by @p deadline. Between
-/// looks the group has this queue to itself.
+/// Makes a call of NCCL, outside operations, that all ranks make. Throws Error if it has not succeeded by @p deadline.
+/// Between checks, the group may use this queue.
 template <class Call>
 void NcclQueue::call_with_all(const char* what, const std::string& attempted, Deadline deadline,
                               const Backend::Pause& pause, Call&& call) {
-  std::optional<ncclResult_t> result;  // once called
+  std::optional<ncclResult_t> result;  // set once called
   const auto look = [&] {
     if (result) {
       result = communicator_->state();
     } else if (begin() && idle()) {
       result = call();
-      // ncclCommSplit and ncclCommWindowRegister return ncclSuccess for what they have only begun
+      // ncclCommSplit and ncclCommWindowRegister return ncclSuccess for work that has only begun
       if (result == ncclSuccess) result = communicator_->state();
     }
   };
@@ -230,7 +229,7 @@ std::optional<ncclResult_t> NcclQueue::launch(NcclRequest& request) {
   });
 }
 
-/// Only a recorded event is the request's: those that are taken again tell of an earlier end.
+/// Assigns the event only once it is recorded: reused ones still show an earlier end.
 void NcclQueue::record_end(NcclRequest& request) {
   cuda::Event ended = events_.take();
   ended.record(request.stream_);
@@ -244,11 +243,11 @@ void NcclQueue::launched(NcclRequest& request) {
   if (request.queued_) request.ticket_ = ++last_ticket_;
 }
 
-/// Into the graph that the caller's stream is captured into. Its events are the graph's and tell nothing here, so the
-/// operation is over for the group, while the graph keeps its memory.
+/// Captures into the graph of the caller's stream. Its events belong to the graph and report nothing here, so for the
+/// group the operation is over, while the graph keeps its memory.
 void NcclQueue::capture(NcclRequest& request, const cuda::CaptureState& capture) {
-  // There is no pause for other operations of the group here: the caller continues capturing when this returns. The
-  // ranks have met already, unless DDP_NCCL_CONNECT=lazy leaves that to this operation.
+  // Other operations of the group cannot run here: the caller continues capturing when this returns. The ranks have
+  // already connected, unless DDP_NCCL_CONNECT=lazy leaves that to this operation.
   while (!idle() && !failed_ && !aborted_ && !request.deadline_.expired()) WaitLadder::relax();
   if (!idle()) {
     if (failed_ || aborted_) return;
@@ -266,7 +265,7 @@ Outcome NcclQueue::poll(NcclRequest& request) noexcept {
   if (aborted_) return poll_aborted(request);
   if (failed_) return Outcome::peers_failed;
   if (request.state_ == State::captured) return Outcome::ok;
-  // the one before it is still under way
+  // the previous operation is still running
   if (request.state_ == State::in_stream && request.queued_ && request.ticket_ > done_ticket_ + 1) {
     return Outcome::running;
   }
@@ -277,20 +276,20 @@ Outcome NcclQueue::poll(NcclRequest& request) noexcept {
     const CUresult code = request.ended_.query();
     if (code == CUDA_ERROR_NOT_READY) return;
     cuda::check(code, "looking after an operation on the device");
-    // a later one may have been seen to end first: in the poll that saw it launched
+    // a later one may have been seen to end first, in the poll that saw this one launched
     if (request.queued_) done_ticket_ = std::max(done_ticket_, request.ticket_);
     outcome = Outcome::ok;
   });
   return failed_ ? Outcome::peers_failed : outcome;
 }
 
-/// Running until neither NCCL nor the device touches its memory any more.
+/// Running until neither NCCL nor the device uses its memory any more.
 Outcome NcclQueue::poll_aborted(NcclRequest& request) noexcept {
   if (request.state_ == State::captured) return Outcome::aborted;
   const auto since = Deadline::Clock::time_point{Deadline::Clock::duration{aborted_at_.load()}};
   const bool patient = Deadline::Clock::now() - since < kLongestAbort;
   bool quiet = communicator_->over();
-  if (quiet && request.state_ == State::launching && !request.ended_) {  // NCCL may have queued it, and tells no more
+  if (quiet && request.state_ == State::launching && !request.ended_) {  // NCCL may have queued it
     guarded("looking after an aborted operation", [&] { record_end(request); });
   }
   if (quiet && request.ended_) {
@@ -300,7 +299,7 @@ Outcome NcclQueue::poll_aborted(NcclRequest& request) noexcept {
     try {
       const cuda::RelaxedCaptureScope relaxed;
       quiet = code != CUDA_SUCCESS || request.ended_.query() != CUDA_ERROR_NOT_READY;
-    } catch (const Error&) {  // a device that answers nothing any more
+    } catch (const Error&) {  // the device no longer answers
     }
   }
   if (quiet) return Outcome::aborted;
@@ -324,7 +323,7 @@ void NcclQueue::keep_for_ever(NcclRequest& request) noexcept {
 bool NcclQueue::started(const NcclRequest& request) noexcept {
   if (request.started_ || request.state_ == State::captured) return true;
   if (request.state_ != State::in_stream) return false;
-  // the one before it has not
+  // the previous operation has not started
   if (request.queued_ && request.ticket_ > std::max(begun_ticket_, done_ticket_) + 1) return false;
   const CallScope call(*calls_, "asking whether an operation has begun");
   CUresult code = CUDA_SUCCESS;
@@ -332,7 +331,7 @@ bool NcclQueue::started(const NcclRequest& request) noexcept {
   try {
     const cuda::RelaxedCaptureScope relaxed;
     request.started_ = code == CUDA_SUCCESS && request.begun_.query() == CUDA_SUCCESS;
-  } catch (const Error&) {  // the next poll tells
+  } catch (const Error&) {  // the next poll reports it
   }
   if (request.started_ && request.queued_) begun_ticket_ = std::max(begun_ticket_, request.ticket_);
   return request.started_;
@@ -353,7 +352,7 @@ bool NcclQueue::order(NcclRequest& request, CUstream stream) {
   return true;
 }
 
-/// Orders within a graph are made while it is captured. A stream outside becomes a part of the capture by that.
+/// Orders within a graph are made while it is captured; that draws an outside stream into the capture.
 void NcclQueue::order_captured(CUstream captured, CUstream stream) {
   if (stream == captured) return;
   const CallScope call(*calls_, "ordering a stream");
@@ -372,7 +371,7 @@ void NcclQueue::release(NcclRequest& request) noexcept {
     *event = {};
   }
   request.state_ = State::idle;
-  unused_.push_back(&request);  // there was room for all when it was made
+  unused_.push_back(&request);  // it has room for all requests
 }
 
 void NcclQueue::abort() noexcept {

@@ -19,7 +19,7 @@
 namespace ddp::collectives::nccl {
 namespace {
 
-// A communicator is in progress for microseconds and aborted within milliseconds, unless NCCL hangs.
+// A communicator is busy for microseconds, and aborted within milliseconds unless NCCL hangs.
 constexpr std::chrono::seconds kLongestDeparture{5};
 
 std::atomic<int> being_freed{0};
@@ -73,7 +73,7 @@ std::shared_ptr<RegisteredMemory> RegisteredMemory::allocate(const NcclLibrary& 
                .hint = started ? "work on the device that does not end holds it up" : "see ulimit -u"}};
 }
 
-/// What is being freed may be needed for it.
+/// Retries while memory is being freed, which may make room.
 void RegisteredMemory::obtain(Deadline deadline) {
   for (;;) {
     const bool last = being_freed == 0 || deadline.expired();
@@ -101,7 +101,7 @@ void RegisteredMemory::obtain() {
                .native = to_string(result)}};
 }
 
-/// In a stream of its own: an operation that hangs in the group's would hold it up.
+/// Uses a stream of its own: an operation that hangs in the group's would delay it.
 void RegisteredMemory::clear() {
   const cuda::Stream stream(context_, cuda::StreamPriority::highest);
   const auto address = reinterpret_cast<CUdeviceptr>(memory_);
@@ -112,7 +112,7 @@ void RegisteredMemory::clear() {
 std::optional<ncclResult_t> RegisteredMemory::register_as(Registration how) {
   return communicator_->try_with([&](ncclComm_t comm) {
     if (how == Registration::window && library_->comm_window_register != nullptr) {
-      pending_ = true;  // whatever it returns: the window is made later
+      pending_ = true;  // whatever it returns: NCCL makes the window later
       return library_->comm_window_register(comm, memory_, bytes_, &window_, kWindowSymmetric);
     }
     if (how == Registration::off || library_->comm_register == nullptr) return ncclSuccess;
@@ -125,7 +125,7 @@ void RegisteredMemory::release(RegisteredMemory* memory) noexcept {
     delete memory;
     return;
   }
-  // a forked child has the memory's address alone: CUDA, NCCL and the threads are its parent's
+  // a forked child only has the memory's address: CUDA, NCCL and the threads belong to its parent
   if (memory->kept_ || memory->process_ != ::getpid()) return keep_for_ever(memory);
   ++being_freed;
   const bool started = BlockingCalls::start([memory] {
@@ -143,7 +143,7 @@ void RegisteredMemory::release(RegisteredMemory* memory) noexcept {
   --being_freed;
 }
 
-/// Where leak checkers find it. Without a lock, which another thread may have held in a forked child's parent.
+/// Keeps it where leak checkers find it. Takes no lock, which another thread of a forked child's parent may have held.
 void RegisteredMemory::keep_for_ever(RegisteredMemory* memory) noexcept {
   static std::atomic<RegisteredMemory*> kept{nullptr};
   memory->next_ = kept.load();
@@ -157,7 +157,7 @@ bool RegisteredMemory::free() noexcept {
   const cuda::ContextScope scope(*context_, code);
   if (!leave()) return false;
   const Deadline limit = Deadline::after(kLongestDeparture);
-  while (communicator_->aborting()) {  // the device may write to it
+  while (communicator_->aborting()) {  // the device may still write to it
     if (limit.expired()) return false;
     pause_briefly();
   }
@@ -175,7 +175,7 @@ bool RegisteredMemory::leave() noexcept {
   const Deadline limit = Deadline::after(kLongestDeparture);
   while (!limit.expired()) {
     bool busy = false;
-    // in one turn, since others may launch operations
+    // in one turn, since other threads may launch operations
     const auto result = communicator_->try_with([&](ncclComm_t comm) {
       ncclResult_t state = ncclSuccess;
       library_->comm_get_async_error(comm, &state);
@@ -184,7 +184,7 @@ bool RegisteredMemory::leave() noexcept {
       if (window_ != nullptr) return library_->comm_window_deregister(comm, window_);
       return handle_ != nullptr ? library_->comm_deregister(comm, handle_) : ncclSuccess;
     });
-    if (result == ncclInvalidUsage) return true;  // the communicator has gone, and with it what it knew
+    if (result == ncclInvalidUsage) return true;  // the communicator is gone, and with it the registration
     if (result && !busy) {
       if (*result != ncclSuccess && *result != ncclInProgress) {
         base::log(base::LogLevel::warning, "NCCL does not let go of memory: {}", to_string(*result));
@@ -207,10 +207,10 @@ struct Keeping {
 struct Keepings {
   std::mutex mutex;
   std::deque<Keeping> waiting;
-  bool served = false;  ///< a thread looks after them
+  bool served = false;  ///< a thread handles the list
 };
 
-/// Never destroyed: threads may come back from the driver when the process ends.
+/// Never destroyed: threads may return from the driver while the process ends.
 Keepings& keepings() {
   static auto& instance = *new Keepings;
   return instance;
@@ -231,7 +231,7 @@ void wait_for_all() {
     }
     CUresult code = CUDA_SUCCESS;
     const cuda::ContextScope scope(*next.context, code);
-    // a device that has failed uses it no more
+    // a failed device no longer uses it
     if (code == CUDA_SUCCESS) static_cast<void>(cuda::driver().event_synchronize(next.over.get()));
   }
 }
@@ -247,7 +247,7 @@ void KeptMemory::until(std::shared_ptr<const void> memory, cuda::ContextPtr cont
   }
   if (BlockingCalls::start(wait_for_all)) return;
   const std::lock_guard lock(all.mutex);
-  all.served = false;  // the next one starts a thread for this one, too
+  all.served = false;  // the next call starts a thread for this memory, too
 }
 
 namespace {
@@ -259,7 +259,7 @@ struct Kept {
 
 std::atomic<Kept*> dead{nullptr};
 
-/// On a thread of the driver.
+/// Runs on a thread of the driver.
 void graph_is_gone(void* kept) {
   auto* const mine = static_cast<Kept*>(kept);
   mine->next = dead.load();
@@ -284,7 +284,7 @@ void GraphKeeper::keep(CUgraph graph, std::span<const Operation> operations) {
   cuda::check(
       cuda::driver().user_object_create(&object, kept.get(), graph_is_gone, 1, CU_USER_OBJECT_NO_DESTRUCTOR_SYNC),
       "keeping memory for a graph");
-  static_cast<void>(kept.release());  // the object's
+  static_cast<void>(kept.release());  // the user object owns it
   const CUresult code = cuda::driver().graph_retain_user_object(graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE);
   if (code != CUDA_SUCCESS) cuda::log_failure(cuda::driver().user_object_release(object, 1), "releasing a user object");
   cuda::check(code, "keeping memory for a graph");

@@ -7,11 +7,11 @@
 namespace ddp::collectives::shm {
 namespace {
 
-/// Up to here every rank combines all values itself: one exchange instead of two.
+/// Up to this size, every rank combines all values itself: one exchange instead of two.
 constexpr std::size_t kOneShotBytes = 8 * 1024;
-/// Larger tensors are cut into at least four blocks, so that copying and combining overlap, of at least this size.
+/// Larger tensors are cut into at least four blocks of at least this size, so that copying and combining overlap.
 constexpr std::size_t kSmallestBlock = 16 * 1024;
-/// Copied or combined in one call of advance: some 50 us.
+/// Copied or combined in one call of advance: about 50 us.
 constexpr std::size_t kWorkBytes = 512 * 1024;
 
 bool is_whole_reduction(OperationKind kind) {
@@ -98,7 +98,7 @@ std::size_t CollectiveRun::shown_elements(int rank, std::uint64_t block) const {
   }
 }
 
-/// Everyone shows the first block, if only which operation it has called.
+/// Every rank shows the first block, if only to show which operation it has called.
 bool CollectiveRun::shows(int rank, std::uint64_t block) const {
   return block == 0 || shown_elements(rank, block) != 0;
 }
@@ -164,7 +164,7 @@ void CollectiveRun::copy_in(std::uint64_t block) {
   }
   const std::byte* const from = at(operation_->input, range.first);
   if (shape_ != Shape::two_phase) return copy(to, from, range.count);
-  const Range slice = slice_of(range.count, own);  // which nobody else reads
+  const Range slice = slice_of(range.count, own);  // only this rank reads it
   const std::size_t end = slice.first + slice.count;
   copy(to, from, slice.first);
   copy(to + end * width_, from + end * width_, range.count - end);
@@ -194,7 +194,7 @@ bool CollectiveRun::others_have_results(std::uint64_t block) {
   return true;
 }
 
-/// @p offset: where what this rank needs begins in the others' data, in elements.
+/// @param offset where this rank's elements begin in the others' data
 void CollectiveRun::combine(std::byte* out, std::uint64_t block, std::size_t offset, const std::byte* own,
                             std::size_t count) {
   for (int rank = 0; rank < board_.ranks(); ++rank) {

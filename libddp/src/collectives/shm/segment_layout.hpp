@@ -1,5 +1,5 @@
-// Where everything lies in the memory that the ranks of a group share. One region a rank, which only this rank writes
-// (but for the positions of readers in its rings), after a page for all.
+// Layout of the memory that the ranks of a group share: a page for all ranks, then one region per rank, which only that
+// rank writes (except the readers' positions in its rings).
 //
 //   | GroupControl | region of rank 0 | region of rank 1 | ...
 //   region: RankControl | StepFlag x kFlags | ResultFlag x kSlots | RingControl x ranks | slots | rings
@@ -16,20 +16,20 @@
 
 namespace ddp::collectives::shm {
 
-/// Two cache lines: processors prefetch them in pairs.
+/// Two cache lines, since processors prefetch them in pairs.
 inline constexpr std::size_t kLine = 128;
 inline constexpr std::size_t kPageBytes = 4096;
-/// Steps that can be in the segment at the same time: so far may a root be ahead of those that wait for it. Powers of
-/// two, so that step numbers may wrap.
+/// Steps that the segment can hold at the same time, which bounds how far a root may be ahead of waiting ranks. Powers
+/// of two, so that step numbers may wrap.
 inline constexpr std::uint64_t kFlags = 32;
-/// The same of steps whose data do not fit beside their flags.
+/// The same for steps whose data do not fit beside their flags.
 inline constexpr std::uint64_t kSlots = 4;
 inline constexpr int kMaxRanks = 1024;
 inline constexpr std::size_t kInlineBytes = 96;
 
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<std::uint32_t>::is_always_lock_free);
 
-/// Says that this rank's slot holds a step's data; data that fit lie beside it.
+/// Says that this rank's slot holds a step's data; small data are beside the flag instead.
 struct alignas(kLine) StepFlag {
   std::atomic<std::uint64_t> step;  ///< number + 1; written last
   std::uint64_t fingerprint;        ///< of the operation that the step belongs to
@@ -44,35 +44,35 @@ struct alignas(kLine) ResultFlag {
   std::atomic<std::uint64_t> step;
 };
 
-/// A queue of bytes from the region's rank to one other. Positions count bytes and wrap.
+/// A byte queue from the region's rank to another rank. Positions count bytes and wrap.
 struct RingControl {
   alignas(kLine) std::atomic<std::uint64_t> head;  ///< written by the region's rank
   alignas(kLine) std::atomic<std::uint64_t> tail;  ///< written by the reader
-  std::atomic<std::uint64_t> taken;                ///< by the reader: bytes of eager messages that found their receive
+  std::atomic<std::uint64_t> taken;                ///< by the reader: bytes of eager messages that matched a receive
 };
 
 enum class FailureCause : std::uint32_t {
   none,
   death,
   mismatch,
-  message,  ///< one that its author has received, of the other rank, does not fit
+  message,  ///< a message that its author received from the other rank does not fit
 };
 enum class RankState : std::uint32_t {
   absent,
   ready,
-  closed,    ///< without need: a rank that waits for it waits in vain
-  resigned,  ///< after a failure or an abort, which is not its own fault
+  closed,    ///< without need: a rank that waits for this one waits in vain
+  resigned,  ///< after a failure or an abort that this rank did not cause
 };
 
 struct RankControl {
-  alignas(kLine) std::atomic<std::uint64_t> done;  ///< steps in which this rank reads no more
-  std::atomic<std::uint64_t> changes;              ///< how often this rank has changed something that others wait for
+  alignas(kLine) std::atomic<std::uint64_t> done;  ///< steps that this rank has finished reading
+  std::atomic<std::uint64_t> changes;              ///< counts this rank's changes that others wait for
   alignas(kLine) std::atomic<RankState> state;
   std::uint64_t process;  ///< identifies the process, before state is ready
   // The same for /proc: base::ProcessNumber.
   std::int64_t pid;
   std::uint64_t pid_space;
-  // What this rank found out, written before GroupControl::verdict names it.
+  // This rank's finding, written before GroupControl::verdict names the rank.
   FailureCause cause;
   std::array<std::uint64_t, kMaxRanks / 64> ranks;
 };
@@ -81,12 +81,12 @@ struct GroupControl {
   std::array<std::byte, 16> proof;  ///< of the leader's address
   /// 0, or 1 + the rank whose verdict ends the group.
   alignas(kLine) std::atomic<std::uint32_t> verdict;
-  alignas(kLine) std::atomic<std::uint32_t> sleepers;  ///< whether some may sleep, and for what: see Doorbell
+  alignas(kLine) std::atomic<std::uint32_t> sleepers;  ///< whether ranks may sleep, and for what: see Doorbell
   alignas(kLine) std::atomic<std::uint32_t> bell;      ///< the futex
 };
 static_assert(sizeof(GroupControl) <= kPageBytes);
 
-/// Offsets for a number of ranks and a size of their regions.
+/// Offsets for a number of ranks and a region size.
 class SegmentLayout {
  public:
   /// @p region_bytes: multiple of kPageBytes, at least smallest_region(ranks).
@@ -151,16 +151,16 @@ class SegmentView {
   SegmentLayout layout_;
 };
 
-// ---- How much shared memory this process may still use over all its groups.
+// ---- The shared memory that this process may still use, over all its groups.
 
-/// What a rank may use at most: DDP_SHM_MIB, default 8 MiB. Throws Error for a value that is no number.
+/// The most that a rank may use: DDP_SHM_MIB, default 8 MiB. Throws Error unless the value is a number.
 std::size_t budget_bytes();
 
-/// What of it is left.
+/// The unused part of the budget.
 std::size_t budget_left();
 
-/// The size of the next group's region, of what all its ranks have left: an eighth of it, so that the first groups get
-/// the most and there is something for many; at most 1 MiB. 0 if not even the smallest fits.
+/// The region size of the next group, from what all its ranks have left: an eighth of that, so that the first groups
+/// get the most and many groups get some; at most 1 MiB. 0 if not even the smallest region fits.
 std::size_t choose_region_bytes(std::size_t left, int ranks);
 
 /// A group's share of the budget.
@@ -183,10 +183,10 @@ class BudgetShare {
 
 // ---- Copies between tensors and shared memory.
 
-/// memcpy, in pieces where a processor copies long strings badly: glibc uses `rep movsb` from 2112 bytes on where
-/// that is said to be fast (FSRM). On AMD's Zen 3 it moves 2 instead of 40 GB/s when the target lies a few bytes
-/// further in its page than the source in its own: so do tensors, which malloc puts 16 bytes behind the start of a
-/// page, beside slots.
+/// memcpy, in pieces on processors that copy long strings badly: from 2112 bytes on, glibc uses `rep movsb` if the
+/// processor reports it as fast (FSRM). On AMD's Zen 3 that moves 2 instead of 40 GB/s when the target's offset in its
+/// page is a few bytes beyond the source's, as with slots and tensors, which malloc puts 16 bytes after the start of a
+/// page.
 inline void copy_bytes(void* to, const void* from, std::size_t bytes) noexcept {
   constexpr std::size_t kPiece = 2048;
   constexpr std::uintptr_t kPage = 4096;
@@ -200,18 +200,18 @@ inline void copy_bytes(void* to, const void* from, std::size_t bytes) noexcept {
   }
 }
 
-// ---- Where tests stop or kill a rank.
+// ---- Places where tests stop or kill a rank.
 
 enum class Phase : std::uint8_t {
   connecting,      ///< known to the leader, without the segment
   before_copy,     ///< of its data into its slot
-  before_show,     ///< copied, and nobody knows
-  before_reduce,   ///< the others' data are there
-  in_copy_out,     ///< before it copies results out
-  between_stages,  ///< of a hierarchy: an earlier stage of a segment is over, the next not posted
+  before_show,     ///< copied, but not announced
+  before_reduce,   ///< the others' data have arrived
+  in_copy_out,     ///< before results are copied out
+  between_stages,  ///< of a hierarchy: an earlier stage of a segment is over, the next one not posted
 };
 
-/// Null but in tests: a call is a test of a register then.
+/// Null except in tests, so a call only tests a register.
 struct PhaseHook {
   void (*call)(Phase phase, void* context) = nullptr;
   void* context = nullptr;
@@ -221,8 +221,7 @@ struct PhaseHook {
   }
 };
 
-// ---- Why a group has ended, the same for all its ranks: what the first that found out has written into the shared
-// memory.
+// ---- Why a group has ended, the same for all its ranks: the finding of the first rank to notice, in shared memory.
 
 struct SharedFailure {
   FailureCause cause = FailureCause::none;
@@ -234,7 +233,7 @@ class FailureBoard {
  public:
   FailureBoard(const SegmentView& view, int rank) : view_(view), rank_(rank) {}
   bool has_failure() const noexcept { return view_.group().verdict.load(std::memory_order_acquire) != 0; }
-  /// Once failed.
+  /// Call once failed.
   SharedFailure read() const {
     const int number = static_cast<int>(view_.group().verdict.load(std::memory_order_acquire)) - 1;
     const RankControl& author = view_.control(number);
@@ -244,7 +243,7 @@ class FailureBoard {
     }
     return verdict;
   }
-  /// Publishes it, unless there is one. At most once a rank.
+  /// Publishes it unless there is one already. At most once per rank.
   void publish(const SharedFailure& verdict) {
     RankControl& own = view_.control(rank_);
     own.cause = verdict.cause;

@@ -31,7 +31,7 @@ constexpr auto kSharing = "sharing memory with the ranks of a group";
 }
 
 bool equal(const Secret& a, const Secret& b) {
-  unsigned difference = 0;  // takes the same time wherever they differ
+  unsigned difference = 0;  // constant time, wherever they differ
   for (std::size_t i = 0; i < a.size(); ++i) difference |= std::to_integer<unsigned>(a[i] ^ b[i]);
   return difference == 0;
 }
@@ -57,7 +57,7 @@ class Leader {
     } catch (const Error& error) {
       try {
         tell_all(failure_message(0, error));
-      } catch (const Error&) {  // such as no descriptor being left: what came first is what is reported
+      } catch (const Error&) {  // for example out of descriptors: the first error is the one to report
       }
       throw;
     }
@@ -76,13 +76,13 @@ class Leader {
     base::UniqueFd socket;
     Deadline limit = Deadline::after(kSilence);
   };
-  /// Strangers that say nothing are put out after this time, or when more than these wait.
+  /// Silent strangers are disconnected after this time, or when more than kUnknown wait.
   static constexpr std::chrono::seconds kSilence{5};
   static constexpr std::size_t kUnknown = 64;
-  /// Between two looks at ranks that have not come.
+  /// Time between two checks for ranks that have not joined.
   static constexpr int kLookMs = 50;
-  /// A leader that gives up waits this long for ranks that are late, so that they hear why. Those that come later
-  /// find nobody, and can only say that.
+  /// A leader that gives up waits this long for late ranks, so that they learn the reason. Ranks that come later find
+  /// no leader, and can only report that.
   static constexpr std::chrono::seconds kFarewell{2};
 
   std::vector<int> missing(bool ready) const {
@@ -93,7 +93,7 @@ class Leader {
     return ranks;
   }
 
-  /// Waits until a socket can be read, a little while.
+  /// Waits briefly until a socket is readable.
   void wait(std::vector<pollfd> sockets) const {
     const int count = ::poll(sockets.data(), sockets.size(), std::min(deadline_.poll_timeout_ms(), kLookMs));
     if (count < 0 && errno != EINTR) throw base::system_error(kSharing, errno);
@@ -104,7 +104,7 @@ class Leader {
     return sockets;
   }
 
-  /// @param listening also for new ones.
+  /// @param listening whether to also wait for new connections
   void wait(bool listening, bool ready) {
     std::vector<pollfd> sockets;
     if (listening) sockets = pending();
@@ -139,12 +139,12 @@ class Leader {
     }
   }
 
-  /// One that has not come has a socket of its own, as long as it lives and may come.
+  /// Whether a rank that has not joined may still do so: its socket exists while it lives and may come.
   bool may_come(int rank) const {
     try {
       connect_to(rendezvous_.addresses[static_cast<std::size_t>(rank)]);
     } catch (const Error& error) {
-      return error.code() != ErrorCode::peer_lost;  // others tell nothing about it
+      return error.code() != ErrorCode::peer_lost;  // such errors say nothing about the rank
     }
     return true;
   }
@@ -155,13 +155,13 @@ class Leader {
     std::vector<int> gone = missing(false);
     std::erase_if(gone, [this](int rank) { return may_come(rank); });
     if (gone.empty()) return;
-    accept_some();  // that it has come meanwhile, and failed
+    accept_some();  // it may have come meanwhile, and failed
     check_members();
     const std::string ranks = format_ranks(gone);
     fail(ErrorCode::peer_lost, fmt::format("{} ended before the ranks met", ranks), std::move(gone));
   }
 
-  /// Those that have come, and the late ones.
+  /// Tells the ranks that have joined, and late ones.
   void tell_all(const JoinMessage& failure) {
     std::vector<bool> told(members_.size());
     const Deadline limit = earlier(deadline_, Deadline::after(kFarewell));
@@ -181,7 +181,7 @@ class Leader {
   }
 
   void accept_some() {
-    for (std::size_t i = 0; i < kUnknown; ++i) {  // others may come as fast
+    for (std::size_t i = 0; i < kUnknown; ++i) {  // new ones may arrive as fast
       base::UniqueFd socket(::accept4(rendezvous_.endpoint.listener(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
       if (!socket) {
         if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) return;
@@ -201,7 +201,7 @@ class Leader {
 
   Member& member(const JoinMessage& hello) { return members_[static_cast<std::size_t>(hello.rank)]; }
 
-  /// Whether the connection is not unknown any more: a member's now, or closed.
+  /// Whether the connection is no longer unknown: a member's, or closed.
   bool greet(base::UniqueFd& socket) {
     JoinMessage hello;
     const Received received = receive(socket.get(), hello);
@@ -281,7 +281,7 @@ class Member {
   void run() {
     JoinMessage offer;
     base::UniqueFd file;
-    // A leader that strangers besiege may put out one of its own.
+    // A leader flooded by strangers may disconnect one of its own ranks.
     while (!ask(offer, file)) pause();
     if (!equal(offer.secret, leader().proof)) fail(ErrorCode::protocol, "somebody else answered for the leader", {0});
     try {
@@ -374,7 +374,7 @@ void meet(const Rendezvous& rendezvous, Deadline deadline) {
     }
   }
   if (rendezvous.rank != 0) return Member(rendezvous, deadline).run();
-  // A little earlier than the others, so that they hear from the leader who is missing.
+  // A little before the other ranks, so that the leader can tell them which rank is missing.
   const auto left = deadline.remaining();
   const auto slack = std::min<std::chrono::milliseconds>(left / 10, std::chrono::milliseconds(500));
   Leader(rendezvous, Deadline(deadline.when() - slack)).run();

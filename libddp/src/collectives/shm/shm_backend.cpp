@@ -21,13 +21,13 @@ namespace {
 
 using Clock = Deadline::Clock;
 
-/// Polls in vain between two looks at the clock, which may be a system call.
+/// Unsuccessful polls between two looks at the clock, which may be a system call.
 constexpr unsigned kPollsPerLook = 64;
 constexpr std::chrono::milliseconds kFirstLifeCheck{1};
 constexpr std::chrono::milliseconds kLifeChecks{5};
-/// For ranks to show what they have called, once two differ.
+/// Time for ranks to show what they have called, once two differ.
 constexpr std::chrono::milliseconds kMismatchWait{100};
-/// Small collectives that one poll completes at most.
+/// Most small collectives that one poll completes.
 constexpr int kCollectivesPerPoll = 16;
 
 class ShmBackend;
@@ -69,7 +69,7 @@ class ShmBackend final : public Backend {
     aborted_.store(true);
     if (Doorbell* const bell = bell_.load()) bell->ring();
   }
-  /// The memory stays until the destructor: abort and rest may still be called.
+  /// Keeps the memory until the destructor: abort and rest may still be called.
   void close(Deadline /*immediate*/) noexcept override { leave(); }
   void rest(std::chrono::microseconds limit) noexcept override {
     Doorbell* const bell = bell_.load();
@@ -109,14 +109,14 @@ class ShmBackend final : public Backend {
   std::atomic<Doorbell*> bell_{nullptr};  ///< the group's, once connected
   std::atomic<bool> aborted_{false};
   std::atomic<bool> rested_{false};
-  std::atomic<bool> awaits_room_{false};  ///< of the last poll in vain
-  std::deque<ShmRequest> requests_;       ///< all there are
+  std::atomic<bool> awaits_room_{false};  ///< set by the last poll without progress
+  std::deque<ShmRequest> requests_;       ///< owns all requests
   std::vector<ShmRequest*> free_;
   std::vector<ShmRequest*> collectives_;  ///< posted, not over: few
   std::vector<ShmRequest*> transfers_;    ///< posted, not over
   std::optional<std::pair<Outcome, Failure>> failed_;
   bool mismatch_ = false;
-  unsigned vain_ = 0;  ///< polls
+  unsigned vain_ = 0;  ///< polls without progress
   std::optional<Clock::time_point> waiting_since_;
   Clock::time_point next_life_check_;
 };
@@ -199,7 +199,7 @@ Outcome ShmBackend::poll(ShmRequest& request) noexcept {
     request.outcome_ = failed_->first;
     return request.outcome_;
   }
-  // Before the look at the operations: what others have left behind may be enough for them.
+  // Read before looking at the operations: data that other ranks have left may complete them.
   const bool failed = group_->verdict.has_failure();
   if (advance()) {
     waiting_since_.reset();
@@ -212,7 +212,7 @@ Outcome ShmBackend::poll(ShmRequest& request) noexcept {
   return request.outcome_;
 }
 
-/// Whether anything has moved.
+/// @return whether any operation has progressed
 bool ShmBackend::advance() {
   bool moved = false;
   if (!collectives_.empty() && !mismatch_) moved = advance_collectives();
@@ -264,7 +264,7 @@ bool ShmBackend::advance_transfers() {
   return true;
 }
 
-/// The slow path: an operation waits.
+/// The slow path, for an operation that waits.
 void ShmBackend::look_around(const ShmRequest& request) {
   if (++vain_ % kPollsPerLook != 0 && !rested_.load(std::memory_order_relaxed)) return;
   rested_.store(false, std::memory_order_relaxed);
@@ -310,7 +310,7 @@ void ShmBackend::check_lives() {
   std::vector<int> lost = group_->watch.gone(waits_for());
   const std::vector<int> dead = group_->watch.dead();
   if (lost.empty() && (collectives_.empty() || dead.empty())) return;
-  if (advance()) return;  // what it has left behind may be enough
+  if (advance()) return;  // data that it has left may be enough
   lost.insert(lost.end(), dead.begin(), dead.end());
   std::sort(lost.begin(), lost.end());
   lost.erase(std::unique(lost.begin(), lost.end()), lost.end());

@@ -14,11 +14,11 @@
 namespace ddp::collectives::tcp {
 namespace {
 
-// One call moves at most so much, so that a poll takes no longer than it may.
+// The most that one call moves, which bounds the time of a poll.
 constexpr std::size_t kMovedAtOnceBytes = 512 * 1024;
 constexpr std::size_t kPartsAtOnce = 16;
-// Bytes of one call to the kernel. In a collective this side mostly receives, too: what has come meanwhile should still
-// be in the cache when it is read.
+// Bytes per call to the kernel. In a collective this side mostly receives, too: data that has arrived should still be
+// in the cache when it is read.
 constexpr std::size_t kBatchBytes = 128 * 1024;
 constexpr std::size_t kCollectiveFrameBytes = 256 * 1024;
 
@@ -131,8 +131,8 @@ bool Link::flush() {
     const ssize_t took = ::sendmsg(socket_.get(), &header, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (took < 0) {
       if (errno == EINTR) continue;
-      // A broken connection may still hold what the other side said last: receive() finds its end. The kernel tells the
-      // reason once only. EPIPE is none: the other side had closed.
+      // A broken connection may still hold the other side's last data: receive() finds its end. The kernel reports the
+      // reason only once. EPIPE is not the reason: the other side had closed.
       if (!would_block(errno) && errno != EPIPE) send_error_ = errno;
       return moved;
     }
@@ -150,7 +150,7 @@ void Link::finish_payload() {
   if (!discard_) owner_->whole(rank_, frame_);
 }
 
-/// Takes frames and payload out of the staging area. @return whether to read more.
+/// Takes frames and payload from the staging area. @return whether to read more
 bool Link::consume_staged() {
   for (;;) {
     if (placed_) {
@@ -194,7 +194,7 @@ bool Link::consume_staged() {
   }
 }
 
-/// One read. @return how much came.
+/// Reads once. @return the number of bytes
 std::size_t Link::fill() {
   if (staged_begin_ == staged_end_) {
     staged_begin_ = staged_end_ = 0;
@@ -205,9 +205,9 @@ std::size_t Link::fill() {
   }
   for (;;) {
     ssize_t got = 0;
-    const bool direct = placed_ && at_ != nullptr && payload_left_ != 0;  // then nothing is staged
+    const bool direct = placed_ && at_ != nullptr && payload_left_ != 0;  // the staging area is empty then
     if (direct) {
-      // and only the next header behind it, so that the next payload goes straight to its place, too
+      // reads only the next header after it, so that the next payload also goes straight to its place
       std::array<iovec, 2> parts{
           {{.iov_base = at_, .iov_len = payload_left_}, {.iov_base = staging_.get(), .iov_len = kHeaderBytes}}};
       msghdr header{};

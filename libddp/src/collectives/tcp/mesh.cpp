@@ -22,26 +22,26 @@
 namespace ddp::collectives::tcp {
 namespace {
 
-// Up to so many connections are read without asking which have something.
+// Up to this many connections are read without asking which have data.
 constexpr std::size_t kFew = 8;
-// Every so many calls all descriptors are looked at: the end of a rank that nothing is expected from shows there.
+// Interval, in calls, of looking at all descriptors, which shows the end of ranks that nothing is expected from.
 constexpr unsigned kLookEvery = 64;
-// How long what other ranks go on sending may keep this one from giving up when one is lost.
+// How long data that other ranks keep sending may delay giving up when a rank is lost.
 constexpr std::chrono::milliseconds kDrain{200};
 
 constexpr std::uint64_t kAdmissionTag = std::uint64_t{1} << 32U;
 constexpr std::uint64_t kWakeTag = std::uint64_t{2} << 32U;
 
-/// What a group has beside its connections: listener, epoll, wake-up, shared memory.
+/// A group's descriptors besides its connections: listener, epoll, wake-up, shared memory.
 constexpr std::size_t kOwnDescriptors = 8;
 
-/// Before the first is opened.
+/// Raises the limit before the first connection is opened.
 const MeshConfig& with_descriptors(const MeshConfig& config) {
   base::allow_open_files(kOwnDescriptors + static_cast<std::size_t>(config.size));
   return config;
 }
 
-/// @param what of this rank's own; throws Error(system).
+/// @param what one of this rank's own descriptors; throws Error(system).
 void watch_own(const base::UniqueFd& poller, int fd, std::uint64_t tag, const char* what) {
   epoll_event event{.events = EPOLLIN, .data = {.u64 = tag}};
   if (::epoll_ctl(poller.get(), EPOLL_CTL_ADD, fd, &event) == 0) return;
@@ -109,13 +109,13 @@ bool TcpMesh::move() {
   };
   if (open_.size() > kFew && std::count_if(open_.begin(), open_.end(), awaits) > static_cast<std::ptrdiff_t>(kFew))
     return sweep();
-  for (std::size_t i = 0; i < open_.size(); ++i) {  // what is received may change the list
+  for (std::size_t i = 0; i < open_.size(); ++i) {  // receiving may change the list
     Peer* const peer = open_[i];
     if (peer->link.sends()) moved = peer->link.flush() || moved;
     if (awaits(peer)) moved = peer->link.receive() || moved;
   }
   if (++calls_ % kLookEvery == 0 || !opening_.empty() || look_.load(std::memory_order_relaxed)) return sweep() || moved;
-  // a socket that takes no more, or whose next frame waits for a place: for those who rest
+  // for resting threads: a full socket, or one whose next frame waits for a place
   if (!moved) {
     for (Peer* peer : open_) watch(peer->link);
   }
@@ -147,7 +147,7 @@ bool TcpMesh::sweep() {
   return moved;
 }
 
-/// Has epoll report what this connection waits for: always its end, room only while something is to be sent, and
+/// Makes epoll report what this connection waits for: its end always, room only while there is data to send, and
 /// nothing while its next frame has to wait.
 void TcpMesh::watch(Link& link) {
   if (!link.is_open()) return;
@@ -155,7 +155,7 @@ void TcpMesh::watch(Link& link) {
   if (wanted == link.watched) return;
   epoll_event event{.events = wanted, .data = {.u64 = static_cast<std::uint64_t>(link.rank())}};
   const int how = wanted == 0 ? EPOLL_CTL_DEL : link.watched == 0 ? EPOLL_CTL_ADD : EPOLL_CTL_MOD;
-  // if it fails for lack of memory, or of the user's watches, the next call tries again
+  // if it fails for lack of memory or of the user's watches, the next call retries
   if (::epoll_ctl(poller_.get(), how, link.fd(), &event) == 0) link.watched = wanted;
 }
 
@@ -262,7 +262,7 @@ void TcpMesh::close(Deadline deadline) noexcept {
     const Deadline until = earlier(deadline, Deadline::after(std::chrono::seconds(2)));
     const bool alive = !failure_;
     if (alive) {
-      // what is queued belongs to operations that are over
+      // queued data belongs to operations that are over
       for (Peer* peer : open_) peer->link.drop();
     }
     for (Peer* peer : open_) {
@@ -275,18 +275,18 @@ void TcpMesh::close(Deadline deadline) noexcept {
         if (::poll(&entry, 1, until.poll_timeout_ms()) <= 0 || (entry.revents & (POLLERR | POLLHUP)) != 0) break;
         peer->link.flush();
       }
-      // a connection closed with bytes unread is reset, which may destroy what the other side has not read
+      // closing a connection with unread bytes resets it, which may destroy what the other side has not read
       peer->link.clear();
       if (peer->link.is_open()) ::shutdown(peer->link.fd(), SHUT_WR);
     }
     for (Peer* peer : open_) {
-      // So is one on which credit comes after that, and what its host has not taken yet is lost.
+      // Credit that arrives later resets it as well, and loses what its host has not taken yet.
       const bool expects_credit = alive && peer->link.eager_in_flight >= credit_bytes(config_.size);
       for (; expects_credit && peer->link.undelivered() && !deadline.expired(); peer->link.clear()) {
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
       }
     }
-  } catch (...) {  // no memory for a goodbye
+  } catch (...) {  // out of memory for a goodbye
   }
   for (auto& peer : peers_) {
     if (!peer) continue;

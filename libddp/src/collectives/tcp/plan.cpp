@@ -7,9 +7,9 @@
 namespace ddp::collectives::tcp {
 namespace {
 
-// Gathered bytes up to which log2(size) larger messages are faster than size - 1 smaller ones.
+// Up to this many gathered bytes, log2(size) larger messages are faster than size - 1 smaller ones.
 constexpr std::size_t kFewMessagesBytes = 64 * 1024;
-// For a broadcast that ranks pass on while the rest of it still arrives.
+// A broadcast is cut into segments that ranks pass on while the rest still arrives.
 constexpr std::size_t kBroadcastSegmentBytes = 128 * 1024;
 
 std::byte* bytes_of(const TensorView& view) { return static_cast<std::byte*>(view.data()); }
@@ -18,7 +18,7 @@ void copy_now(std::byte* to, const std::byte* from, std::size_t bytes) {
   if (bytes != 0 && to != from) std::memmove(to, from, bytes);
 }
 
-/// Data goes down a binomial tree, or along a chain where there are more segments than the chain has ranks.
+/// Data goes down a binomial tree, or along a chain if there are more segments than ranks in the chain.
 void plan_broadcast(const Operation& operation, int rank, int size, Plan& plan) {
   const bool is_root = rank == operation.root;
   std::byte* const to = bytes_of(operation.output);
@@ -30,7 +30,7 @@ void plan_broadcast(const Operation& operation, int rank, int size, Plan& plan) 
   const bool chain = segments * (depth - 1) > static_cast<std::size_t>(size - 2);
   const int place = (rank - operation.root + size) % size;
   const auto rank_at = [&](int other) { return (other + operation.root) % size; };
-  std::vector<int> children;  // those with the largest subtrees first
+  std::vector<int> children;  // largest subtrees first
   if (chain) {
     if (place + 1 < size) children.push_back(rank_at(place + 1));
   } else {
@@ -60,7 +60,7 @@ void plan_all_gather(const Operation& operation, int rank, int size, Plan& plan)
     std::memcpy(blocks, own, part);
     plan_bruck(blocks, part, rank, size, plan);
     const std::size_t all = plan.receives.size();
-    const auto before = static_cast<std::size_t>(rank);  // ranks whose blocks are behind those of the last rank
+    const auto before = static_cast<std::size_t>(rank);  // ranks whose blocks follow those of the last rank
     plan.copy(out + before * part, blocks, (ranks - before) * part, all);
     if (before != 0) plan.copy(out, blocks + (ranks - before) * part, before * part, all);
     return;
@@ -83,7 +83,7 @@ void plan_all_gather_v(const Operation& operation, int rank, int size, Plan& pla
   std::byte* const out = bytes_of(operation.output);
   const std::byte* const own = bytes_of(operation.input);
   copy_now(out + first[static_cast<std::size_t>(rank)], own, bytes(rank));
-  for (int step = 1; step < size; ++step) {  // also empty parts: they show that all called the same
+  for (int step = 1; step < size; ++step) {  // empty parts, too: they show that all ranks called the same operation
     const int from = (rank + size - step) % size;
     plan.sink(from, 0, out + first[static_cast<std::size_t>(from)], bytes(from));
     plan.send((rank + step) % size, 0, own, bytes(rank));
@@ -108,7 +108,7 @@ void plan_scatter(const Operation& operation, int rank, int size, Plan& plan) {
     const int peer = (rank + step) % size;
     plan.send(peer, 0, in + static_cast<std::size_t>(peer) * part, part);
   }
-  // last: in place, output is the root's part of input
+  // copied last: in place, output is the root's part of input
   copy_now(bytes_of(operation.output), in + static_cast<std::size_t>(rank) * part, part);
 }
 
@@ -222,7 +222,7 @@ void make_plan(const Operation& operation, int rank, int size, Plan& plan) {
   plan.clear();
   plan.element_bytes = size_of(operation.dtype);
   if (size == 1) return plan_alone(operation, plan);
-  // without data, ranks that called something else are still found
+  // even without data, detects ranks that called something else
   const bool empty =
       operation.kind == OperationKind::all_gather_v ? operation.output.numel() == 0 : operation.count == 0;
   if (empty) return plan_barrier(rank, size, plan);
@@ -242,21 +242,21 @@ void make_plan(const Operation& operation, int rank, int size, Plan& plan) {
   }
 }
 
-// Reductions. Whatever the size, a result is made by one rank of all ranks' values at once, in rank order: so its bits
+// Reductions. Whatever the size, one rank makes a result from all ranks' values at once, in rank order, so its bits
 // depend on nothing else. Small all_reduces: every rank gets all values and computes everything. Large ones: rank i
-// gets part i of everybody, straight from each, and sends the result to everybody (reduce_scatter, all_gather), both in
-// segments that stay in the processor's cache, and both at the same time.
+// gets part i straight from each rank and sends the result to all (reduce_scatter, all_gather), both in segments that
+// stay in the processor's cache, and both at the same time.
 
 namespace {
 
-// Up to so much, one exchange of whole tensors between two ranks is faster than two of halves.
+// Up to this size, one exchange of whole tensors between two ranks is faster than two of halves.
 constexpr std::size_t kExchangeBytes = 64 * 1024;
-// Gathered bytes up to which more ranks exchange everything.
+// Up to this many gathered bytes, more than two ranks exchange everything.
 constexpr std::size_t kGatheredBytes = 64 * 1024;
 constexpr std::size_t kMostSegmentBytes = 128 * 1024;
 constexpr std::size_t kLeastSegmentBytes = 4 * 1024;
 constexpr std::size_t kStagingBytes = 2 * 1024 * 1024;
-// Segments that this rank has room for, and those that it sends before its own results of the first are complete.
+// Segments that this rank has room for, and segments that it sends before its own first result is complete.
 constexpr std::size_t kSlots = 4;
 constexpr std::size_t kAhead = 2;
 
@@ -296,7 +296,7 @@ void plan_small_reduce(const Operation& operation, int rank, int size, std::size
   }
 }
 
-/// The tensor cut into a part a rank, and each part into segments of the same size.
+/// The tensor cut into one part per rank, and each part into segments of equal size.
 class Parts {
  public:
   Parts(const Operation& operation, int rank, int size) : rank_(rank), size_(size), width_(size_of(operation.dtype)) {
@@ -349,7 +349,7 @@ void plan_parts(const Operation& operation, int rank, int size, Plan& plan) {
   const bool all = operation.kind == OperationKind::all_reduce;
   const std::byte* const in = input_of(operation);
   const std::size_t own_offset = parts.offset(rank, 0);
-  // where this rank's results go: a non-root of a reduce may overwrite its tensor if that is in place
+  // where this rank's results go: a non-root of an in-place reduce may overwrite its tensor
   const bool elsewhere = rooted && !is_root && operation.input.data() != operation.output.data();
   const std::size_t own_bytes = parts.offset(rank + 1, 0) - own_offset;
   std::byte* const staging = plan.scratch(parts.staging_bytes() + (elsewhere ? own_bytes : 0));

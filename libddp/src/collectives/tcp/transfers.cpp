@@ -12,14 +12,14 @@
 namespace ddp::collectives::tcp {
 namespace {
 
-// Empty messages take memory, too.
+// Even empty messages take memory.
 constexpr std::size_t kEagerOverheadBytes = 64;
 
 constexpr std::size_t kWindowBytes = std::size_t{512} << 10U;
 constexpr std::size_t kLeastWindowBytes = std::size_t{16} << 10U;
 constexpr std::size_t kAllWindowsBytes = std::size_t{64} << 20U;
 
-/// Takes the element of that number out of a list.
+/// Removes the element with that number from a list.
 Transfer* take(std::vector<Transfer*>& list, std::uint64_t number) {
   const auto found =
       std::find_if(list.begin(), list.end(), [number](const Transfer* one) { return one->number == number; });
@@ -127,7 +127,7 @@ bool Transfers::fits(const Transfer& transfer, const Frame& frame, Link& link) {
   const Operation& receive = *transfer.operation;
   std::optional<UnfitMessage> message;
   const std::size_t count = frame.total / size_of(frame.dtype);
-  // those of a collective are the backend's own, and other ranks know the call
+  // a collective's own messages come from the backend, and other ranks know the call
   if (receive.sequence == 0 && (frame.dtype != receive.dtype || count != receive.count)) {
     message = {.receive = receive, .sent = frame.dtype, .count = count};
     message->receive.keep_alive.reset();

@@ -1,4 +1,4 @@
-// What is wrong with the variables of one process: unrecognized names, and values that are read as something else.
+// Judges the variables of one process: unrecognized names, and values that are read as something else.
 #include "diagnostics/environment/judge.hpp"
 
 #include <algorithm>
@@ -55,7 +55,8 @@ class Judge {
  private:
   void add(EnvironmentFinding finding) { findings.push_back(std::move(finding)); }
 
-  /// Whether the library lacks what the table recommends: "NCCL_CHECK_MODE=DEBUG_LOCAL" came only with 2.29.7.
+  /// Whether the library lacks the replacement that the table recommends: "NCCL_CHECK_MODE=DEBUG_LOCAL" came with
+  /// 2.29.7.
   bool lacks_replacement(const Variable& known) const {
     const std::string_view name = known.replacement.substr(0, known.replacement.find('='));
     return name.starts_with("NCCL_") && nccl_.scanned() && !nccl_.reads(name);
@@ -97,7 +98,7 @@ class Judge {
         return false;
       case Standing::deprecated:
         if (absent) break;
-        if (lacks_replacement(known)) return true;  // it is not deprecated in this one yet
+        if (lacks_replacement(known)) return true;  // this version has not deprecated it yet
         add(warning("env-deprecated", known.name, fmt::format("{} is deprecated", known.name), use_instead(known)));
         return true;
       case Standing::current:
@@ -141,7 +142,7 @@ bool same_letters(std::string_view a, std::string_view b) {
                     [](unsigned char x, unsigned char y) { return std::tolower(x) == std::tolower(y); });
 }
 
-/// Whether @p matches accepts one of the words of @p list, which '|' separates.
+/// Whether @p matches accepts one of the words of @p list, separated by '|'.
 template <typename Matches>
 bool any_word(std::string_view list, Matches matches) {
   while (true) {
@@ -171,10 +172,10 @@ std::string listed(std::string_view values) {
 struct Parsed {
   long long number = 0;
   bool overflow = false;
-  std::size_t length = 0;  ///< characters that belong to it
+  std::size_t length = 0;  ///< characters that belong to the number
 };
 
-/// As NCCL reads numbers (param.cc): strtoll of base 0, of which only errno is looked at.
+/// Reads numbers as NCCL does (param.cc): strtoll of base 0, of which it checks only errno.
 Parsed parse(const std::string& value) {
   errno = 0;
   char* end = nullptr;
@@ -216,7 +217,7 @@ std::string unknown_word(std::string_view word, std::string_view known) {
   return fmt::format("has the unknown word '{}'; known: {}", word, listed(known));
 }
 
-/// What is wrong with a list of words; nothing: nothing is.
+/// The error in a list of words, if any.
 std::optional<std::string> check_words(std::string_view known, std::string_view list) {
   if (list.starts_with('^')) list.remove_prefix(1);
   while (true) {
@@ -228,7 +229,7 @@ std::optional<std::string> check_words(std::string_view known, std::string_view 
   }
 }
 
-/// The same by the grammar of NCCL 2.24 (parseList in graph/tuning.cc), in which all lists but the first are of a
+/// The error by the grammar of NCCL 2.24 (parseList in graph/tuning.cc), where each list but the first names a
 /// collective: "Ring;allreduce:Tree,Ring".
 std::optional<std::string> check_words_of_collectives(std::string_view known, std::string_view lists) {
   for (bool first = true; !lists.empty(); first = false) {
@@ -264,7 +265,7 @@ std::optional<ValueFault> check_tuning(std::string_view known, std::string_view 
 }  // namespace
 
 std::optional<ValueFault> check_value(const Variable& variable, std::string_view value, std::string_view nccl_version) {
-  if (value.empty()) return std::nullopt;  // as if it were not set
+  if (value.empty()) return std::nullopt;  // counts as unset
   switch (variable.rule) {
     case Rule::text: return std::nullopt;
     case Rule::integer: return check_integer(variable, std::string(value));

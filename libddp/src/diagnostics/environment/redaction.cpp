@@ -13,22 +13,22 @@ namespace {
 
 using std::string_view;
 
-// As a word of the name, between underscores.
+// Secret as a whole word of the name, between underscores.
 constexpr std::array<string_view, 17> kSecretWords{"KEY",    "KEYS",  "PSK", "AUTH",   "COOKIE",   "PASS",
                                                    "APIKEY", "TOKEN", "JWT", "DSN",    "BEARER",   "CRED",
                                                    "CREDS",  "PW",    "PWD", "PASSWD", "SESSIONID"};
-// At the end of a word: SSHPASS, BINDPW, ACCESSKEY.
+// Secret at the end of a word: SSHPASS, BINDPW, ACCESSKEY.
 constexpr std::array<string_view, 10> kSecretEnds{"PASS",   "PW",    "PWD",           "KEY",       "TOKEN",
                                                   "TOKENS", "CREDS", "AUTHORIZATION", "SESSIONID", "COOKIE"};
-// Anywhere in it.
+// Secret anywhere in the name.
 constexpr std::array<string_view, 6> kSecretParts{"SECRET",   "PASSW",      "PASSPHRASE",
                                                   "PASSCODE", "CREDENTIAL", "CONNECTION_STRING"};
-// Words that only end so. A PKEY is the number of an InfiniBand partition.
+// Harmless words with such an end. A PKEY is the number of an InfiniBand partition.
 constexpr std::array<string_view, 15> kHarmlessWords{"PKEY",    "PUBKEY",  "PUBLICKEY", "MONKEY",  "DONKEY",
                                                      "TURKEY",  "WHISKEY", "JOCKEY",    "HOTKEY",  "HOTKEYS",
                                                      "COMPASS", "BYPASS",  "SURPASS",   "ASKPASS", "MULTIPASS"};
 constexpr std::array<string_view, 2> kHarmlessNames{"PWD", "OLDPWD"};
-// libddp's own: an agent's secret, and the key of a step's store. PMIX_NAMESPACE is judged by its value.
+// libddp's own secrets: an agent's, and the key of a step's store. PMIX_NAMESPACE is judged by its value.
 constexpr std::array<string_view, 2> kOwnNames{"DDPRUN_AGENT", "SLURM_DDP_STEP"};
 
 template <class Words>
@@ -72,8 +72,8 @@ bool is_secret(string_view name) {
 
 bool is_secret_parameter(string_view name) {
   const std::string upper = upper_name(name);
-  const string_view last = string_view(upper).substr(upper.rfind('_') + 1);  // "key-dim" is none
-  if (last == "KEYS" || last.ends_with("TOKENS")) return false;              // numbers of them
+  const string_view last = string_view(upper).substr(upper.rfind('_') + 1);  // "key-dim" is not a key
+  if (last == "KEYS" || last.ends_with("TOKENS")) return false;              // counts
   return has_secret_part(upper) || is_secret_word(last) || last.ends_with("SIG") || last.ends_with("SIGNATURE");
 }
 
@@ -83,7 +83,7 @@ using std::string_view;
 
 constexpr string_view kBlanks = " \t\r\n";
 constexpr string_view kQuotes = "\"'`";
-// What ends a value that has no quotes.
+// Ends a value that has no quotes.
 constexpr string_view kValueEnds = " \t\r\n,;&\"'`{}[]<>|";
 
 bool is_in(string_view set, char letter) { return set.find(letter) != string_view::npos; }
@@ -95,7 +95,7 @@ std::size_t end_of(string_view text, std::size_t from, string_view ends) {
   return std::min(text.find_first_of(ends, from), text.size());
 }
 
-/// "-----BEGIN ... KEY-----" to its end; certificates and public keys are none.
+/// Cuts "-----BEGIN ... KEY-----" to its end, but not certificates and public keys.
 std::string without_pem(string_view text) {
   constexpr string_view kBegin = "-----BEGIN ";
   constexpr string_view kEnd = "-----END ";
@@ -115,12 +115,12 @@ std::string without_pem(string_view text) {
   return result;
 }
 
-/// The password's or token's place in "user:password@host...": up to the last @ that can end it; 0: there is none.
+/// Where the password or token ends in "user:password@host...": at the last @ that can end it; 0 if there is none.
 std::size_t end_of_login(string_view word) {
   const auto authority_end = end_of(word, 0, "/?#");
   const auto sign = word.substr(0, authority_end).rfind('@');
   if (sign != string_view::npos) return sign;
-  // A password that has a / or # itself. A port is a number, and an IPv6 address has brackets.
+  // The password itself may have a / or #. A port is a number, and an IPv6 address has brackets.
   const auto colon = word.find(':');
   const auto last = word.rfind('@');
   if (last == string_view::npos || colon == string_view::npos || colon + 1 >= authority_end || word.front() == '[')
@@ -129,7 +129,7 @@ std::size_t end_of_login(string_view word) {
   return std::all_of(before.begin(), before.end(), is_digit) ? 0 : last;
 }
 
-/// "https://user:secret@host" and "https://token@host" without the secret, wherever that is.
+/// "https://user:secret@host" and "https://token@host" without the secret, anywhere in the text.
 std::string without_passwords(string_view text) {
   std::string result;
   for (auto at = text.find("://"); at != string_view::npos; at = text.find("://")) {
@@ -148,8 +148,8 @@ std::string without_passwords(string_view text) {
   return result;
 }
 
-/// "user:password@host" without a scheme, as proxies are given. "user@host:path", "a:/b@c" and an image's digest are
-/// none.
+/// "user:password@host" without a scheme, as in proxy variables, but not "user@host:path", "a:/b@c" or an image's
+/// digest.
 std::string without_bare_logins(string_view text) {
   std::string result;
   while (!text.empty()) {
@@ -180,20 +180,20 @@ bool is_scheme(string_view word) {
          lower == "apikey";
 }
 
-/// Of an HTTP header, not a word of a sentence.
+/// Whether it is an HTTP header's credential, not a word of a sentence.
 bool is_credential(string_view word) {
   return word.size() >= 6 &&
          (word.size() >= 20 || word.ends_with('=') || std::any_of(word.begin(), word.end(), is_digit));
 }
 
-/// Lists of files and modules have colons, too: "libpass:libc".
+/// Whether a colon after @p name marks a value: lists of files and modules have colons, too, as "libpass:libc".
 bool is_plain_name(string_view name) {
   constexpr std::array<string_view, 8> kNames{"password", "passwd", "token",   "secret",
                                               "api_key",  "apikey", "api-key", "authorization"};
   return std::find(kNames.begin(), kNames.end(), name) != kNames.end();
 }
 
-/// Where a value that begins at @p at ends: a quoted one with its quote, and a header's with the word behind its
+/// Where the value that begins at @p at ends: after its closing quote, or after the word that follows a header's
 /// scheme.
 std::size_t end_of_value(string_view text, std::size_t at) {
   if (at < text.size() && is_in(kQuotes, text[at])) {
@@ -213,7 +213,7 @@ std::size_t end_of_value(string_view text, std::size_t at) {
   return next == string_view::npos ? end : end_of_value(text, next);
 }
 
-/// "sig=x", "password: 'x y'", {"token": "x"}, "--api-key x", "Authorization: Bearer x": what follows such a name.
+/// Hides the values of "sig=x", "password: 'x y'", {"token": "x"}, "--api-key x" and "Authorization: Bearer x".
 std::string without_secret_parameters(string_view text) {
   std::string result;
   std::size_t at = 0;
@@ -240,7 +240,7 @@ std::string without_secret_parameters(string_view text) {
     }
     const string_view name = word.substr(std::min(word.find_first_not_of('-'), word.size()));
     if (before == '.' || !is_secret_parameter(name)) continue;  // "*.key=01" is a colour
-    // the name's own quote, then what stands between it and the value
+    // the name's closing quote, then the separator
     std::size_t value = end;
     if (value < text.size() && is_in(kQuotes, text[value])) ++value;
     const std::size_t mark = std::min(text.find_first_not_of(kBlanks, value), text.size());
@@ -267,7 +267,7 @@ std::string without_secret_parameters(string_view text) {
   return result;
 }
 
-/// How a service's tokens begin, the least number of letters that follow, and of those without - and _ between them.
+/// A service's token: its prefix, the fewest characters that follow, and the shortest run of those without - and _.
 struct TokenShape {
   string_view start;
   std::size_t least;
@@ -316,7 +316,7 @@ std::string without_tokens(string_view text) {
   return result;
 }
 
-// What follows is the secret.
+// The secret follows these.
 constexpr std::array<string_view, 7> kWebhooks{"hooks.slack.com/",
                                                "discord.com/api/webhooks/",
                                                "discordapp.com/api/webhooks/",
@@ -349,7 +349,7 @@ namespace {
 
 constexpr std::size_t kLongestValue = 4096;
 
-/// Bytes of the UTF-8 character at the beginning; 0: it is none.
+/// Bytes of the UTF-8 character at the beginning; 0 if it is malformed.
 std::size_t utf8_length(std::string_view text) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned char first = byte(0);
@@ -362,7 +362,7 @@ std::size_t utf8_length(std::string_view text) {
   for (std::size_t i = 1; i < length; ++i) {
     if ((byte(i) & 0xc0U) != 0x80U) return 0;
   }
-  // Overlong forms, surrogates, and what is beyond Unicode.
+  // Rejects overlong forms, surrogates and code points beyond Unicode.
   const unsigned char second = byte(1);
   if ((first == 0xe0U && second < 0xa0U) || (first == 0xedU && second >= 0xa0U)) return 0;
   if ((first == 0xf0U && second < 0x90U) || (first == 0xf4U && second >= 0x90U)) return 0;
@@ -375,7 +375,7 @@ std::string printable(std::string_view text) {
   while (!text.empty()) {
     const auto first = static_cast<unsigned char>(text.front());
     const std::size_t length = first < 0x20U || first == 0x7fU ? 0 : utf8_length(text);
-    // U+0080 to U+009F control terminals, too.
+    // U+0080 to U+009F also control terminals.
     const bool control = length == 2 && first == 0xc2U && static_cast<unsigned char>(text[1]) < 0xa0U;
     if (length == 0 || control) {
       result += fmt::format("\\x{:02x}", first);
@@ -388,9 +388,8 @@ std::string printable(std::string_view text) {
   return result;
 }
 
-/// PMIx's variables with the namespace, which ddprun makes a secret of the job: "<namespace>", "<namespace>.<rank>",
-/// and
-/// "<namespace>.<rank>;<address>". Slurm's is the number of the step.
+/// PMIx variables with the namespace, which ddprun makes a secret of the job: "<namespace>", "<namespace>.<rank>" and
+/// "<namespace>.<rank>;<address>". Slurm's namespace is the step's number.
 std::string without_namespace(std::string_view name, std::string_view value) {
   const bool has_namespace = name == "PMIX_NAMESPACE" || name == "PMIX_ID" || name.starts_with("PMIX_SERVER_URI") ||
                              name == "PMIX_SERVER_NSPACE" || name == "PMIX_PARENT_ID";
@@ -403,7 +402,7 @@ std::string without_namespace(std::string_view name, std::string_view value) {
 
 std::string shown_value(std::string_view name, std::string_view value) {
   if (is_secret(name)) return value.empty() ? std::string{} : std::string(kHiddenValue);
-  // First the secrets: what marks one may lie beyond the cut.
+  // Hides secrets before cutting: the mark of a secret may lie beyond the cut.
   const std::string safe = without_secrets(without_namespace(name, value));
   std::string shown = printable(std::string_view(safe).substr(0, kLongestValue));
   if (safe.size() > kLongestValue) shown += fmt::format("... ({} bytes)", value.size());

@@ -43,11 +43,11 @@ class Judge {
   const int world_;
   std::map<int, const RankFacts*> by_rank_;
   std::vector<Wait> waits_;
-  std::set<int> waiting_;  ///< with someone missing
+  std::set<int> waiting_;  ///< for a missing rank
   std::set<int> culprits_;
-  bool unsure_ = false;   ///< a group's members, or what they have called, are not all known
+  bool unsure_ = false;   ///< a group's members or their calls are not all known
   bool circle_ = false;   ///< all wait for each other
-  double longest_s_ = 0;  ///< wait of all, those that do not count yet, too
+  double longest_s_ = 0;  ///< of all waits, including those that do not count yet
 };
 
 const FlightView::Group* Judge::group_of(const RankFacts& rank, const std::string& name) {
@@ -113,7 +113,7 @@ void Judge::find_waits() {
   for (const RankFacts& rank : job_.ranks) {
     if (!rank.flight || place_of_process(rank) == Place::exited) continue;
     if (rank.flight->phase == FlightPhase::wiring_up) add(rank.rank, "World::init", without_init, rank.flight->phase_s);
-    // Later ones wait for the first.
+    // Later calls wait for the first.
     if (!rank.flight->unfinished.empty()) {
       const FlightView::Call& call = rank.flight->unfinished.front();
       add(rank.rank, describe(call), missing_in(rank, call), call.age_s);
@@ -123,7 +123,7 @@ void Judge::find_waits() {
   std::sort(waits_.begin(), waits_.end(), [](const Wait& a, const Wait& b) { return a.age_s > b.age_s; });
 }
 
-/// Those for whom others wait and who wait for nobody. Where all wait for each other, the one for whom most wait.
+/// Ranks that others wait for and that wait for no rank. If all wait for each other, those that most ranks wait for.
 void Judge::find_culprits() {
   std::map<int, std::set<int>> awaited;
   for (const Wait& wait : waits_) {
@@ -144,7 +144,7 @@ void Judge::find_culprits() {
   }
 }
 
-/// Who calls something else with the same number, in the first wait that all have called.
+/// Ranks whose call with the same number differs, in the first wait that all have called.
 std::vector<int> Judge::odd_ones() const {
   std::map<std::pair<std::string, std::uint64_t>, std::map<std::pair<std::string, std::uint64_t>, std::vector<int>>>
       calls;
@@ -152,7 +152,7 @@ std::vector<int> Judge::odd_ones() const {
     if (!rank.flight || rank.flight->unfinished.empty()) continue;
     const FlightView::Call& call = rank.flight->unfinished.front();
     if (call.transfer || call.age_s < after_s_) continue;
-    const bool parts = call.operation.ends_with("_v");  // which may differ
+    const bool parts = call.operation.ends_with("_v");  // whose sizes may differ
     calls[{call.group, call.sequence}][{call.operation, parts ? 0 : call.count}].push_back(rank.rank);
   }
   std::vector<int> odd;
@@ -163,7 +163,7 @@ std::vector<int> Judge::odd_ones() const {
     for (const auto& [kind, ranks] : kinds) {
       if (ranks.size() < most || kinds.size() == 2 * most) odd.insert(odd.end(), ranks.begin(), ranks.end());
     }
-    if (odd.empty()) {  // as many of each
+    if (odd.empty()) {  // a tie
       for (const auto& [kind, ranks] : kinds) odd.insert(odd.end(), ranks.begin(), ranks.end());
     }
   }
@@ -195,7 +195,7 @@ HangVerdict Judge::verdict() {
     return rank.flight && (!rank.flight->groups.empty() || rank.flight->phase == FlightPhase::wiring_up);
   });
   if (waits_.empty() && culprits_.empty() && !groups) return judge_processes(job_);
-  // PyTorch's recorder does not know all that ranks may wait in.
+  // PyTorch's recorder does not see everything that ranks may wait in.
   const bool torch = std::any_of(job_.ranks.begin(), job_.ranks.end(),
                                  [](const RankFacts& rank) { return rank.flight_source != FlightSource::libddp; });
   if (culprits_.empty() && (unsure_ || (torch && waits_.empty()))) {
@@ -236,7 +236,7 @@ int JobObservation::world_size() const {
   for (const RankFacts& rank : ranks) {
     size = std::max({size, rank.world_size, rank.rank + 1, rank.flight ? rank.flight->world_size : 0});
   }
-  return std::min(size, 1 << 20);  // whatever a process claims
+  return std::min(size, 1 << 20);  // bounds what a process claims
 }
 
 JobObservation join_hosts(std::vector<HostFacts> hosts, bool complete) {
@@ -246,7 +246,7 @@ JobObservation join_hosts(std::vector<HostFacts> hosts, bool complete) {
     for (RankFacts& rank : host.ranks) job.ranks.push_back(std::move(rank));
     for (StackGroup& group : host.stacks.groups) job.stacks.add(std::move(group), kMaxJobStackBytes);
     for (const StackNote& note : host.stacks.notes) job.stacks.note(host.host, note.text);
-    for (NcclTrouble& trouble : host.nccl) add_trouble(job, std::move(trouble));  // all hosts are told the same
+    for (NcclTrouble& trouble : host.nccl) add_trouble(job, std::move(trouble));  // all hosts have the same troubles
     for (const std::string& note : host.notes) job.notes.push_back(fmt::format("{}: {}", host.host, note));
   }
   std::stable_sort(job.ranks.begin(), job.ranks.end(),
@@ -289,7 +289,7 @@ HangVerdict judge_hang(const JobObservation& job, double after_s) {
   return verdict;
 }
 
-// Who hangs where no flight recorder tells: processes that wait for others, and those that do not.
+// Finds who hangs without a flight recorder: separates processes that wait for others from those that do not.
 
 HangVerdict judge_processes(const JobObservation& job) {
   HangVerdict verdict;
@@ -334,14 +334,14 @@ HangVerdict judge_processes(const JobObservation& job) {
     return verdict;
   }
   if (!ended.empty() && alive > 0 && waiting.size() == alive) return accuse(std::move(ended), true);
-  // Nobody waits for those that wait.
+  // The waiting ranks are not the cause.
   if (!waiting.empty() && waiting.size() < alive) {
     std::vector<int> others;
     for (const Place place : {Place::in_io, Place::asleep, Place::computing, Place::starting, Place::unknown})
       others.insert(others.end(), places[place].begin(), places[place].end());
     std::sort(others.begin(), others.end());
     const std::vector<int>& computing = places[Place::computing];
-    // Many that compute may be waiting in a loop, as those of NCCL do.
+    // Computing ranks may be waiting in a loop, as NCCL's do.
     if (others.size() <= waiting.size() || computing.empty()) return accuse(std::move(others), true);
   }
   if (places[Place::computing].size() == alive && alive > 0) {
@@ -360,13 +360,13 @@ HangVerdict judge_processes(const JobObservation& job) {
   return verdict;
 }
 
-// Who hangs by what NCCL's RAS says, where no flight recorder tells: its ranks wait in loops, and look busy.
+// Finds who hangs from NCCL's RAS without a flight recorder: NCCL's ranks wait in loops, and look busy.
 
 std::vector<int> ranks_behind(const JobObservation& job, const NcclTrouble& trouble) {
   std::set<int> ranks;
   for (const pid_t pid : trouble.behind) {
     const auto is_it = [pid](const RankFacts& rank) { return rank.pid == pid; };
-    // Processes of several hosts may have the same number.
+    // Processes of different hosts may have the same number.
     if (std::count_if(job.ranks.begin(), job.ranks.end(), is_it) == 1)
       ranks.insert(std::find_if(job.ranks.begin(), job.ranks.end(), is_it)->rank);
   }

@@ -33,13 +33,13 @@ constexpr std::size_t kMostLineBytes = 1024;
 constexpr std::size_t kMostTroubles = 32;
 constexpr std::size_t kMostTroubleBytes = 4096;
 constexpr int kMostRanks = 1 << 20;
-// For processes that do not answer NCCL, within the deadline of ask_nccl's callers.
+// Limit for processes that do not answer NCCL, within the deadline of ask_nccl's callers.
 constexpr const char* kPeerTimeout = "TIMEOUT 1\n";
-// A job that goes on calls an operation in that time, or its ranks wait for one that computes.
+// A healthy job calls an operation within this time, or its ranks wait for one that computes.
 constexpr std::chrono::seconds kBetween{2};
 constexpr std::chrono::milliseconds kPatience{6'000};
 constexpr std::chrono::milliseconds kReserve{500};
-constexpr int kInProgress = 7;  // ncclInProgress, which is no error
+constexpr int kInProgress = 7;  // ncclInProgress, which is not an error
 
 [[noreturn]] void refuse_answer(std::string cause) {
   throw Error{{.code = ErrorCode::protocol,
@@ -50,7 +50,7 @@ constexpr int kInProgress = 7;  // ncclInProgress, which is no error
 
 // ---- the conversation
 
-/// Appends what comes next. @return false at the end of the stream
+/// Appends the next bytes. @return false at the end of the stream
 bool read_some(int fd, std::string& text, std::size_t most, Deadline deadline) {
   char buffer[16384];
   for (;;) {
@@ -106,7 +106,7 @@ struct Communicator {
   std::vector<CommRank> ranks{};
   std::vector<MissingRank> missing{};
 };
-using Communicators = std::map<std::string, Communicator>;  // by their hashes
+using Communicators = std::map<std::string, Communicator>;  // by hash
 
 std::string printable(std::string text) {
   std::replace_if(
@@ -149,7 +149,7 @@ Communicators parse_communicators(std::string_view text) {
   return found;
 }
 
-/// Ranks that have called the same, by what that is.
+/// Groups ranks by what they have called.
 std::map<Counts, std::vector<const CommRank*>> by_counts(const Communicator& comm) {
   std::map<Counts, std::vector<const CommRank*>> groups;
   for (const CommRank& rank : comm.ranks) groups[rank.counts].push_back(&rank);
@@ -162,7 +162,7 @@ std::uint64_t total(const Counts& counts) {
   return sum;
 }
 
-/// Whose counts are the lowest; where none are, the fewest ranks.
+/// Blames the ranks with the lowest counts; without such ranks, the smallest group.
 std::optional<NcclTrouble> difference(const std::string& name, const Communicator& comm) {
   const auto groups = by_counts(comm);
   if (groups.size() < 2) return std::nullopt;
@@ -235,7 +235,7 @@ void add_troubles(std::vector<NcclTrouble>& to, const std::string& hash, const C
 
 // ---- text
 
-/// Of the sections of errors and warnings, without their lines of '='.
+/// The lines of the sections of errors and warnings, without their rules of '='.
 std::vector<std::string> complaint_lines(std::string_view text) {
   std::vector<std::string> lines;
   bool inside = false;
@@ -277,7 +277,7 @@ std::string ask_ras(const RasAddress& address, Deadline deadline) {
   const std::string greeting = exchange(socket.get(), "CLIENT PROTOCOL 2\n", deadline);
   if (!greeting.starts_with("SERVER PROTOCOL ")) refuse_answer("what listens there is no RAS of NCCL");
   exchange(socket.get(), kPeerTimeout, deadline);
-  exchange(socket.get(), "SET FORMAT JSON\n", deadline);  // "ERROR: ...": it answers in text
+  exchange(socket.get(), "SET FORMAT JSON\n", deadline);  // after "ERROR: ..." it answers in text
   send_line(socket.get(), "STATUS\n", deadline);
   std::string text;
   while (read_some(socket.get(), text, kMostBytes, deadline)) continue;
@@ -308,7 +308,7 @@ std::vector<NcclTrouble> ras_troubles(std::string_view first, std::string_view s
 
 namespace {
 
-/// Of a rank whose groups say so.
+/// Whether a rank's groups say so.
 bool has_communicators(const HostFacts& facts) {
   return std::any_of(facts.ranks.begin(), facts.ranks.end(), [](const RankFacts& rank) {
     return rank.flight && std::any_of(rank.flight->groups.begin(), rank.flight->groups.end(), [](const auto& group) {
@@ -339,7 +339,7 @@ void ask_nccl(const std::string& proc, HostFacts& facts, Deadline deadline) {
     std::this_thread::sleep_for(kBetween);
     facts.nccl = ras_troubles(first, ask_ras(address, limit), pids);
   } catch (const Error& error) {
-    // NCCL opens its port with its first communicator; PyTorch maps the library in programs that never have one.
+    // NCCL opens its port with its first communicator; PyTorch also maps the library in programs that never create one.
     if (error.code() == ErrorCode::unavailable && !has_communicators(facts)) return;
     facts.notes.push_back(fmt::format("NCCL's RAS was not of use: {}", error.what()));
   }

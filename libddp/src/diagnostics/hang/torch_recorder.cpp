@@ -42,7 +42,7 @@ constexpr std::chrono::milliseconds kRankPatience{1'000};
 constexpr std::chrono::milliseconds kAllPatience{4'000};
 constexpr std::chrono::milliseconds kAllReserve{500};
 constexpr std::chrono::milliseconds kFilePause{50};
-// Of a dump that was not asked for: a rank writes it when an operation has timed out, and ends soon after.
+// Applies to a dump that was not requested: a rank writes it when an operation has timed out, and ends soon after.
 constexpr std::int64_t kFreshSeconds = 30;
 constexpr off_t kMostFileBytes = off_t{32} << 20U;
 
@@ -60,7 +60,7 @@ std::string first_of(const RankVariables& variables, std::initializer_list<const
   return {};
 }
 
-/// As the rank sees it.
+/// The path as the rank sees it.
 std::string dump_path(const RankFacts& rank, const RankVariables& variables) {
   std::string prefix = first_of(variables, {"TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"});
   if (prefix.empty()) {
@@ -75,7 +75,7 @@ struct DumpFile {
   timespec written{};
 };
 
-/// Nothing where the rank's user has no such file, or not a whole one.
+/// Empty if the rank's user has no such file, or only part of one.
 std::optional<DumpFile> read_dump(const std::string& proc, pid_t pid, const std::string& path) {
   struct stat file {};
   const base::UniqueFd fd = open_rank_file(proc, pid, path, S_IFREG, O_RDONLY);
@@ -93,7 +93,7 @@ std::optional<DumpFile> read_dump(const std::string& proc, pid_t pid, const std:
 
 bool same_time(const timespec& a, const timespec& b) { return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec; }
 
-/// @return whether a process reads it
+/// @return whether a process has the pipe open for reading
 bool write_to_pipe(const std::string& proc, pid_t pid, const std::string& path) {
   const base::UniqueFd fd = open_rank_file(proc, pid, path, S_IFIFO, O_WRONLY);
   return fd && ::write(fd.get(), "1\n", 2) == 2;
@@ -118,7 +118,7 @@ bool tells_nothing(const RankFacts& rank) {
 struct Asked {
   RankFacts* rank;
   std::string path;
-  timespec before{};  ///< when the file that was there was written
+  timespec before{};  ///< when the existing file was written
 };
 
 class TorchRanks {
@@ -190,7 +190,7 @@ class TorchRanks {
     try {
       take_dumps(*each.rank, {dump->content});
       return true;
-    } catch (const Error& error) {  // it may not have all of it yet
+    } catch (const Error& error) {  // it may not be complete yet
       if (last) note(*each.rank, fmt::format("{}: {}", each.path, error.what()));
       return last;
     }
@@ -235,7 +235,7 @@ std::string printable_name(std::string text) {
   return text.substr(0, kMostNameBytes);
 }
 
-/// Of "[0, 1, 5]".
+/// Parses "[0, 1, 5]".
 std::vector<int> parse_ranks(const std::string& text) {
   std::vector<int> ranks;
   for (std::size_t at = text.find_first_of("0123456789"); at != std::string::npos && ranks.size() < kMostMembers;) {
@@ -279,7 +279,7 @@ FlightView::Group& group_named(const TraceJson& dump, const TraceJson& entry, co
   return group;
 }
 
-/// Elements, of operations in which they are the same on all ranks.
+/// Elements, for operations in which all ranks have the same number.
 std::uint64_t count_of(const std::string& operation, const TraceJson& entry) {
   if (operation != "all_reduce" && operation != "broadcast" && operation != "reduce") return 0;
   const TraceJson& inputs = entry.at("input_sizes");
@@ -289,7 +289,7 @@ std::uint64_t count_of(const std::string& operation, const TraceJson& entry) {
   return count;
 }
 
-/// Of "send 1->2", "recv 3<-0": the other end.
+/// The other end in "send 1->2" or "recv 3<-0".
 int peer_in(std::string_view text) {
   int peer = -1;
   for (const std::string_view arrow : {"->", "<-"}) {
@@ -321,7 +321,7 @@ void add_entry(const TraceJson& dump, const TraceJson& entry, std::int64_t now_n
   call.count = count_of(call.operation, entry);
   call.age_s = std::max(0.0, seconds_since(entry, "time_created_ns", now_ns));
   call.end_s = seconds_since(entry, "time_discovered_completed_ns", now_ns);
-  // Gloo only retires what has ended. NCCL's watchdog also retires what has timed out.
+  // Gloo retires only what has ended. NCCL's watchdog also retires what has timed out.
   const bool retired = entry.at("retired").get<bool>() && backend != "nccl";
   const bool done = retired || entry.at("state").get<std::string>() == "completed";
   call.state = done ? FlightState::done : FlightState::started;
@@ -352,7 +352,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Of Linux before 5.6 and of containers that know no openat2(2): follows no links at all.
+/// For Linux before 5.6 and containers without openat2(2): follows no links at all.
 base::UniqueFd open_without_links(int root, const fs::path& path) {
   base::UniqueFd at{::openat(root, ".", O_PATH | O_DIRECTORY | O_CLOEXEC)};
   for (const fs::path& name : path.relative_path()) {
@@ -374,7 +374,7 @@ base::UniqueFd find_in_root(int root, const std::string& path) {
   return found;
 }
 
-/// A path from the working directory as one from the root; empty where the one is not in the other.
+/// Turns a path from the working directory into one from the root; empty if the directory is outside the root.
 std::string from_root(const std::string& process, const std::string& path) {
   if (path.starts_with('/')) return path;
   std::error_code failure;
@@ -395,7 +395,7 @@ base::UniqueFd open_rank_file(const std::string& proc, pid_t pid, const std::str
   struct stat owner {};
   struct stat facts {};
   if (absolute.empty() || !root || ::stat(process.c_str(), &owner) != 0) return {};
-  // looked at before it is opened: opening a device may already do something
+  // checked before it is opened: opening a device may already have an effect
   const base::UniqueFd found = find_in_root(root.get(), absolute);
   if (!found || ::fstat(found.get(), &facts) != 0) return {};
   if ((facts.st_mode & S_IFMT) != type || facts.st_uid != owner.st_uid) return {};

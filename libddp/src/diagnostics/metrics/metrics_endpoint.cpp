@@ -50,7 +50,7 @@ bool is_numeric_address(const std::string& text) {
 struct MetricsEndpoint::Connection {
   base::UniqueFd socket;
   std::string request{};
-  std::string head{};  ///< of the answer; empty: the request is not complete
+  std::string head{};  ///< of the answer; empty until the request is complete
   std::shared_ptr<const std::string> body{};
   std::size_t written = 0;
   std::size_t surplus = 0;  ///< bytes that came after the request
@@ -89,7 +89,7 @@ void MetricsEndpoint::take_in(base::UniqueFd socket, const sockaddr_storage& fro
   connections_.emplace(number, std::make_unique<Connection>(Connection{.socket = std::move(socket)}));
   loop_.watch(fd, [this, number] { react(number); });
   overdue_.set(strangers_.next_end());
-  react(number);  // what has come with the connection is answered at once
+  react(number);  // answers data that came with the connection at once
 }
 
 void MetricsEndpoint::close(std::uint64_t number) {
@@ -111,7 +111,7 @@ bool MetricsEndpoint::read(Connection& connection) {
   const ssize_t count = ::recv(connection.socket.get(), block.data(), block.size(), 0);
   if (count < 0) return errno == EAGAIN || errno == EINTR;
   if (count == 0) return false;
-  if (!connection.head.empty()) {  // it is read, so that the end is no reset
+  if (!connection.head.empty()) {  // reads it, so that closing does not reset the connection
     connection.surplus += static_cast<std::size_t>(count);
     return connection.surplus <= kMostRequestBytes;
   }
@@ -153,7 +153,7 @@ bool MetricsEndpoint::write(Connection& connection) {
     }
     connection.written += static_cast<std::size_t>(count);
   }
-  // The client closes; if this end did it first, with bytes unread, the kernel would throw away the answer.
+  // The client closes: if this end closed first with unread bytes, the kernel would discard the answer.
   ::shutdown(connection.socket.get(), SHUT_WR);
   loop_.want_write(connection.socket.get(), false);
   return true;
@@ -176,7 +176,7 @@ namespace {
 
 constexpr std::string_view kPath = "/metrics";
 
-/// Of RFC 9110's tokens, what methods are made of.
+/// Whether it is a token of RFC 9110, as methods are.
 bool is_method(std::string_view word) {
   return !word.empty() &&
          std::all_of(word.begin(), word.end(), [](char letter) { return letter >= 'A' && letter <= 'Z'; });
@@ -205,7 +205,7 @@ std::string_view without_blanks(std::string_view text) {
                                          : text.substr(first, text.find_last_not_of(" \t") - first + 1);
 }
 
-/// Of the lines of a header, each with its end. A program need not send a Host; a browser does.
+/// Judges header lines, each with its end. A program need not send a Host; a browser does.
 HttpVerdict judge_hosts(std::string_view lines, const std::vector<std::string>& domains) {
   constexpr std::string_view kName = "host:";
   bool found = false;
@@ -228,7 +228,7 @@ HttpVerdict judge_hosts(std::string_view lines, const std::vector<std::string>& 
 HttpVerdict judge_request(std::string_view received, const std::vector<std::string>& domains) {
   const std::size_t end = received.find("\r\n\r\n");
   if (std::min(end, received.size()) > kMostRequestBytes) return HttpVerdict::too_large;
-  // Who speaks another protocol need not be waited for.
+  // A client that speaks another protocol need not be awaited.
   const std::string_view line = received.substr(0, received.find("\r\n"));
   if (!is_text(line.substr(0, line.find('\r')))) return HttpVerdict::malformed;
   if (end == std::string_view::npos)
@@ -290,7 +290,7 @@ std::vector<std::string> domains_in(std::string_view resolver) {
     words >> word;
     if (word != "search" && word != "domain") continue;
     while (words >> word) {
-      // a top-level domain would admit everybody's
+      // a top-level domain would admit every host in it
       if (std::string name = lower_name(word); name.find('.') != std::string::npos) domains.push_back(std::move(name));
     }
   }

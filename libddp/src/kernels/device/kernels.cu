@@ -1,4 +1,4 @@
-// The kernels on devices. Compiled to one fat binary, which device_image.cpp carries.
+// The device kernels, compiled to one fat binary, which device_image.cpp embeds.
 #include "kernels/device/exact_sums.cuh"
 #include "kernels/device/low_rank.cuh"
 #include "kernels/device/pieces.cuh"
@@ -10,7 +10,7 @@ namespace {
 constexpr unsigned int kWarp = 32;
 constexpr unsigned int kWarps = kThreads / kWarp;
 
-/// Elements that are loaded and stored at once.
+/// Elements that one instruction loads or stores.
 template <class T, unsigned int kCount>
 struct alignas(sizeof(T) * kCount < 16 ? sizeof(T) * kCount : 16) Group {
   T element[kCount];
@@ -85,7 +85,7 @@ struct RowPart {
   }
 };
 
-/// Decided by one thread: at most 1,024 additions, beside reading millions of elements.
+/// One thread decides: at most 1,024 additions, next to reading millions of elements.
 __device__ Selected selected_before(const SelectionArguments& arguments, std::uint32_t passes) {
   __shared__ std::uint32_t bins[kBins];
   __shared__ Selected shared;
@@ -101,11 +101,11 @@ __device__ Selected selected_before(const SelectionArguments& arguments, std::ui
   return selected;
 }
 
-/// The sum over the block's threads, for all of them.
+/// The sum over the block's threads, returned to all.
 __device__ std::uint32_t block_sum(std::uint32_t value) {
   __shared__ std::uint32_t sums[kWarps];
   const std::uint32_t warp_sum = __reduce_add_sync(0xffffffffU, value);
-  __syncthreads();  // a former call's sums have been read
+  __syncthreads();  // all threads have read the previous call's sums
   if (threadIdx.x % kWarp == 0) sums[threadIdx.x / kWarp] = warp_sum;
   __syncthreads();
   std::uint32_t sum = 0;
@@ -113,11 +113,11 @@ __device__ std::uint32_t block_sum(std::uint32_t value) {
   return sum;
 }
 
-/// How many threads before this one hold true; total: how many of all.
+/// The number of earlier threads for which @p flag holds; total: of all threads.
 __device__ std::uint32_t count_before(bool flag, std::uint32_t& total) {
   __shared__ std::uint32_t counts[kWarps];
   const std::uint32_t votes = __ballot_sync(0xffffffffU, flag);
-  __syncthreads();  // a former call's counts have been read
+  __syncthreads();  // all threads have read the previous call's counts
   if (threadIdx.x % kWarp == 0) counts[threadIdx.x / kWarp] = __popc(votes);
   __syncthreads();
   std::uint32_t before = __popc(votes & ((1U << threadIdx.x % kWarp) - 1U));
@@ -196,7 +196,7 @@ extern "C" __global__ void __launch_bounds__(ddp::kernels::kThreads)
   const bool symmetric = arguments.symmetric != 0;
   const RowScale scale = row_scale(arguments.range[2 * part.row], arguments.range[2 * part.row + 1], symmetric);
   if (part.leads && threadIdx.x == 0) arguments.scales[part.row] = scale;
-  auto* to = static_cast<std::uint8_t*>(arguments.to) + part.first;  // two's complement: also of int8
+  auto* to = static_cast<std::uint8_t*>(arguments.to) + part.first;  // two's complement: works for int8, too
   for (unsigned int i = threadIdx.x; i < part.count; i += kThreads) {
     to[i] = static_cast<std::uint8_t>(quantized(arguments.from[part.first + i], scale, symmetric));
   }

@@ -91,17 +91,17 @@ class PowerSgdHook final : public hooks::FloatHook {
 
  private:
   struct Compressed {
-    std::size_t parameter;  ///< of a batched bucket the first
+    std::size_t parameter;  ///< the first one of a batched bucket
     Matrix matrix;
     Factor left{};
     Factor right{};
-    float* error;  ///< what is left out of the matrix; null: it is lost
+    float* error;  ///< what the matrix leaves out; null: it is lost
   };
   struct Exact {
     std::span<float> elements;
     float* sent;
   };
-  /// For one bucket.
+  /// The state of one bucket.
   struct Exchange {
     Exchange(GradientBucket lent, ProcessGroup over) : bucket(std::move(lent)), group(std::move(over)) {}
 
@@ -111,7 +111,7 @@ class PowerSgdHook final : public hooks::FloatHook {
       for (const Compressed& part : compressed) all.push_back(part.*which);
       return all;
     }
-    /// Floats that the ranks add up.
+    /// Floats that the ranks sum.
     struct Message {
       std::shared_ptr<void> memory;
       float* begin = nullptr;
@@ -127,11 +127,11 @@ class PowerSgdHook final : public hooks::FloatHook {
     ProcessGroup group;
     std::vector<Compressed> compressed;
     std::vector<Exact> exact;
-    Message first;                       ///< what is not compressed, divided; then all left factors
+    Message first;                       ///< uncompressed values, divided; then all left factors
     Message second;                      ///< all right factors
-    std::uint32_t* finite = nullptr;     ///< whether each right factor is, in the memory of the first message
-    ParameterMemory::Places beginnings;  ///< of the right factors
-    std::optional<Work> work;            ///< of the first, then of the second
+    std::uint32_t* finite = nullptr;     ///< whether each right factor is finite, in the first message's memory
+    ParameterMemory::Places beginnings;  ///< offsets of the right factors
+    std::optional<Work> work;            ///< the first message's, then the second's
     bool continued = false;
   };
 
@@ -166,7 +166,7 @@ class PowerSgdHook final : public hooks::FloatHook {
     }
   }
 
-  /// Adds what was left out of the matrices before, and finds places for what will be.
+  /// Adds the previous step's compression errors, and allots places for the new ones.
   void feed_back(Exchange& exchange) {
     if (!options_.error_feedback) return;
     const GradientBucket& bucket = exchange.bucket;
@@ -190,11 +190,11 @@ class PowerSgdHook final : public hooks::FloatHook {
       pieces.push_back({.from = errors.kept[i], .to = gradients[i], .count = entries[i].count});
     }
     kernels::add(exchange.launcher(), pieces);
-    // a batched bucket's one after the other are those of its matrix
+    // the errors of a batched bucket are consecutive and belong to its one matrix
     for (std::size_t i = 0; i < exchange.compressed.size(); ++i) exchange.compressed[i].error = errors.now[i];
   }
 
-  /// Memory for the messages. The right factors stay where they are, to begin the next step with.
+  /// Allots memory for the messages. The right factors stay in place, to begin the next step.
   void allot(Exchange& exchange) {
     std::size_t floats = 0;
     std::vector<ParameterMemory::Entry> entries;
@@ -226,12 +226,12 @@ class PowerSgdHook final : public hooks::FloatHook {
     }
   }
 
-  /// The last step's factor, which is the same on all ranks, or a random one.
+  /// The last step's factor, which is equal on all ranks, or a random one.
   void begin_right(Exchange& exchange) {
     std::vector<kernels::Beginning> beginnings;
     for (std::size_t i = 0; i < exchange.compressed.size(); ++i) {
       const Compressed& part = exchange.compressed[i];
-      // every draw of every parameter has seeds of its own, with room for one for each column
+      // each draw of each parameter has its own seeds, with room for one per column
       const std::uint64_t seed = options_.seed + (draws_ << 44U) + (part.parameter << 16U);
       const float* const kept = options_.warm_start ? exchange.beginnings.kept[i] : nullptr;
       beginnings.push_back({.factor = part.right, .kept = kept, .seed = seed});
@@ -240,7 +240,7 @@ class PowerSgdHook final : public hooks::FloatHook {
     exchange.beginnings.former.clear();
   }
 
-  /// The second operation of all buckets, in their order: the first of them travels while the next is computed.
+  /// Starts the second operation of all buckets in order: each travels while the next is computed.
   void continue_all() {
     for (const auto& exchange : under_way_) {
       if (exchange->continued) continue;
@@ -264,8 +264,8 @@ class PowerSgdHook final : public hooks::FloatHook {
       copies.push_back({.from = part.sent, .to = part.elements.data(), .count = part.elements.size()});
     }
     executor.copy(copies, DType::float32, DType::float32);
-    // a gradient that is not finite, as when a loss scale is too large, must not stay in what is kept; all ranks have
-    // the same factor, which the next step does not begin with
+    // a gradient that is not finite, as after too large a loss scale, must not enter the kept state; all ranks have the
+    // same factor, and the next step does not begin with it
     kernels::check_finite(exchange.launcher(), exchange.factors(&Compressed::right), exchange.finite);
     const float scale = 1.0F / static_cast<float>(exchange.group.size());
     for (std::size_t i = 0; i < exchange.compressed.size(); ++i) {
@@ -279,7 +279,7 @@ class PowerSgdHook final : public hooks::FloatHook {
   hooks::Iteration iteration_;
   std::uint64_t draws_ = 0;  ///< compressed steps since the last forget()
   ParameterMemory errors_;
-  ParameterMemory factors_;  ///< right ones; of a batched bucket its first parameter's
+  ParameterMemory factors_;  ///< right factors; a batched bucket's under its first parameter
   hooks::BucketCopies messages_;
   std::vector<std::shared_ptr<Exchange>> under_way_;
 };

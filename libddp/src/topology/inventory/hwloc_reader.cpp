@@ -23,7 +23,7 @@ std::vector<hwloc_obj_t> objects(hwloc_topology_t topology, hwloc_obj_type_t typ
   return found;
 }
 
-/// Index of the first of @p groups that has a processor of @p cpus; -1 if none has.
+/// Index of the first of @p groups with a processor of @p cpus; -1 if there is none.
 template <class Group>
 int group_of(const std::vector<Group>& groups, const CpuSet& cpus) {
   const auto found =
@@ -43,8 +43,8 @@ void read_numa_nodes(hwloc_topology_t topology, Topology::Parts& parts) {
     for (std::size_t i = 0; i < parts.packages.size(); ++i) {
       if (parts.packages[i].cpus.contains(node.cpus) && !node.cpus.empty()) node.package = static_cast<int>(i);
     }
-    // High-bandwidth and GPU memory are NUMA nodes with the processors of another one: as places for ranks they would
-    // count twice.
+    // High-bandwidth and GPU memory are NUMA nodes with another node's processors: as places for ranks they would count
+    // twice.
     if (subtype == "GPUMemory" || node.cpus.intersects(seen)) node.cpus = {};
     seen = seen | node.cpus;
     parts.numa_nodes.push_back(std::move(node));
@@ -53,7 +53,7 @@ void read_numa_nodes(hwloc_topology_t topology, Topology::Parts& parts) {
 
 void read_cores(hwloc_topology_t topology, Topology::Parts& parts) {
   std::vector<hwloc_obj_t> cores = objects(topology, HWLOC_OBJ_CORE);
-  if (cores.empty()) cores = objects(topology, HWLOC_OBJ_PU);  // hwloc does not know them on some virtual machines
+  if (cores.empty()) cores = objects(topology, HWLOC_OBJ_PU);  // hwloc does not see cores on some virtual machines
   for (const hwloc_obj_t object : cores) {
     Core core{.numa_node = -1, .package = -1, .cpus = to_cpu_set(object->cpuset)};
     core.numa_node = group_of(parts.numa_nodes, core.cpus);
@@ -63,7 +63,7 @@ void read_cores(hwloc_topology_t topology, Topology::Parts& parts) {
 }
 
 /// Bandwidths of one of hwloc's matrices. NVSwitches are objects of the matrix, too: the transitive closure turns two
-/// ways over switches into one bandwidth between GPUs.
+/// paths over switches into one bandwidth between GPUs.
 void read_links(hwloc_topology_t topology, const char* name, const DeviceTable& devices, Topology::Parts& parts) {
   unsigned count = 1;
   hwloc_distances_s* matrix = nullptr;
@@ -157,14 +157,14 @@ PciAddress address_of(hwloc_obj_t pci) {
           .function = pci->attr->pcidev.func};
 }
 
-/// The name from the PCI data base if hwloc was built with it, else vendor and device number.
+/// The name from the PCI data base if hwloc was built with it, otherwise vendor and device number.
 std::string pci_model(hwloc_obj_t pci) {
   const std::string name = info(pci, "PCIDevice");
   if (!name.empty()) return name;
   return fmt::format("{:04x}:{:04x}", pci->attr->pcidev.vendor_id, pci->attr->pcidev.device_id);
 }
 
-/// Numbers bridges and works out where devices are.
+/// Numbers bridges and locates devices.
 class Places {
  public:
   explicit Places(const Topology::Parts& parts) : parts_(parts) {}
@@ -183,7 +183,7 @@ class Places {
   }
 
  private:
-  /// The one group that has processors of @p cpus; -1 for none and for several.
+  /// The only group with processors of @p cpus; -1 if none or several have any.
   template <class Group>
   static int only_group(const std::vector<Group>& groups, const CpuSet& cpus) {
     int found = -1;
@@ -275,7 +275,7 @@ NicFunction make_nic_function(hwloc_obj_t pci, const std::vector<hwloc_obj_t>& d
     if (is_network(device) && function.interface.empty()) function.interface = device->name;
     if (!is_openfabrics(device) || !function.rdma_device.empty()) continue;
     function.rdma_device = device->name;
-    for (int port = 1;; ++port) {  // "Port1State" is the number of enum ibv_port_state
+    for (int port = 1;; ++port) {  // "Port1State" holds an enum ibv_port_state
       const std::string state = info(device, fmt::format("Port{}State", port).c_str());
       if (state.empty()) break;
       const std::string_view word = state == "4" ? "ACTIVE" : state == "1" ? "DOWN" : state == "2" ? "INIT" : "ARMED";
@@ -322,7 +322,7 @@ DeviceTable read_devices(hwloc_topology_t topology, const LiveFacts& facts, Topo
   }
   parts.nics = make_nics(std::move(functions), facts);
   for (const InterfaceFact& fact : facts.interfaces) parts.interfaces.push_back(fact.interface);
-  // Recorded by another tool: what hwloc saw is all there is.
+  // Another tool recorded the topology: there is no more than hwloc saw.
   if (parts.interfaces.empty()) parts.interfaces = interfaces_of(parts.nics);
   return DeviceTable{std::move(numbers)};
 }

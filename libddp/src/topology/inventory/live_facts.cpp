@@ -24,7 +24,7 @@
 namespace ddp::topology {
 namespace {
 
-// A driver that starts eight GPUs first (no persistence daemon) needs some 10 s.
+// A driver that must first initialize eight GPUs (no persistence daemon) needs some 10 s.
 constexpr std::chrono::seconds kNvmlPatience{15};
 
 std::vector<RawInterface> interfaces_here() {
@@ -49,15 +49,15 @@ LiveFacts collect_live_facts() {
           .gpu_links = std::move(gpus.links)};
 }
 
-// Facts as JSON in recorded machines. Reading trusts nothing.
+// Facts as JSON in recorded machines. The reader trusts nothing.
 
 namespace {
 
 using nlohmann::json;
 
 constexpr int kVersion = 1;
-// An interface takes some 200 bytes, and a node with many containers has some 1000. Parsed text takes up to 40 times
-// its size.
+// An interface takes some 200 bytes; a node with many containers has some 1000 interfaces. Parsed text takes up to 40
+// times its size.
 constexpr std::size_t kLargestBytes = 4U << 20U;
 constexpr int kLargestPort = 255;  // InfiniBand numbers ports with 8 bits
 constexpr int kLargestGpuIndex = 65535;
@@ -123,7 +123,7 @@ json to_array(const std::vector<Fact>& facts) {
                .hint = "record the machine again with this version: 'ddp-info topo --export FILE'"}};
 }
 
-/// A JSON value with the place where it stands, for messages: "interfaces[2].kind".
+/// A JSON value with its place, for messages: "interfaces[2].kind".
 class Value {
  public:
   Value(const json& value, std::string place) : value_(value), place_(std::move(place)) {}
@@ -287,7 +287,7 @@ std::string to_json(const LiveFacts& facts) {
   const json value = {{"version", kVersion},          {"interfaces", to_array(facts.interfaces)},
                       {"rdma", to_array(facts.rdma)}, {"virtual_functions", to_array(facts.virtual_functions)},
                       {"gpus", to_array(facts.gpus)}, {"gpu_links", to_array(facts.gpu_links)}};
-  // ASCII only: it becomes an XML attribute. Bytes that are not UTF-8 get U+FFFD instead of an error
+  // ASCII only: it becomes an XML attribute. Invalid UTF-8 becomes U+FFFD instead of an error.
   return value.dump(-1, ' ', true, json::error_handler_t::replace);
 }
 

@@ -21,7 +21,7 @@
 namespace ddp::topology {
 namespace {
 
-// Far above any machine; what is larger is a damaged file.
+// Far above any machine; a larger number means a damaged file.
 constexpr std::size_t kMostDevices = 1024;
 constexpr int kMostLinksOfDevice = 1000;
 constexpr int kDeepestSwitch = 64;
@@ -29,7 +29,7 @@ constexpr std::size_t kAffinityWords = 8192 / 32;  // Linux' largest CONFIG_NR_C
 
 constexpr unsigned kNvSwitchClass = 0x068000;
 
-/// The first number of "16.0 GT/s PCIe"; 0 where there is none ("Unknown").
+/// The number at the beginning of "16.0 GT/s PCIe"; 0 if there is none ("Unknown").
 double leading_number(std::string_view text) {
   double value = 0;
   const auto status = std::from_chars(text.data(), text.data() + text.size(), value).ec;
@@ -54,7 +54,7 @@ double nvlink_mb_per_s(int sm) {
 // One XGMI link of 16 lanes at 25 GT/s (AMD MI100 and MI200).
 constexpr double kXgmiMbPerS = 50000;
 
-/// "mlx5_0+mlx5_1" is what NCCL calls ports that it has joined to one device (NCCL 2.23 and newer).
+/// The ports in "mlx5_0+mlx5_1", as NCCL names ports that it has joined to one device (NCCL 2.23 and newer).
 std::vector<std::string> joined_names(std::string_view name) {
   std::vector<std::string> names;
   while (!name.empty()) {
@@ -111,7 +111,7 @@ class Reader {
     fail_at(node.offset_debug(), std::move(cause), std::move(hint));
   }
 
-  /// Words of 32 processors, in hexadecimal, the highest first: /sys/devices/system/node/node0/cpumap.
+  /// Parses /sys/devices/system/node/node0/cpumap: hexadecimal words of 32 processors, the highest first.
   CpuSet affinity_of(const pugi::xml_node& cpu) const {
     std::string_view text = cpu.attribute("affinity").value();
     std::vector<std::string_view> words;
@@ -165,7 +165,7 @@ class Reader {
     }
     const Locality place{.package = -1, .numa_node = index, .cpus = cpus, .bridges = {next_bridge_++}};
     for (const pugi::xml_node& pci : cpu.children("pci")) read_pci(pci, place, 1);
-    // A NIC that is on no bus: NCCL hangs it below the first <cpu>, wherever it is.
+    // NCCL puts a NIC without a bus below the first <cpu>, wherever the NIC is.
     for (const pugi::xml_node& nic : cpu.children("nic")) read_nic(nic, {}, Locality{});
   }
 
@@ -233,7 +233,8 @@ class Reader {
       fail(link, fmt::format("count=\"{}\" is not a number of links", text),
            fmt::format("it is 1 to {}", kMostLinksOfDevice));
     }
-    // Targets that are no GPU of this machine (a CPU; an address that a hypervisor hides) are simply not found later.
+    // A target that is not a GPU of this machine (a CPU, or an address that a hypervisor hides) is simply not found
+    // later.
     links.push_back({.to_switch = hex_attribute(link, "tclass") == kNvSwitchClass,
                      .target = PciAddress::parse(link.attribute("target").value()),
                      .mb_per_s = *count * mb_per_s});
@@ -259,7 +260,7 @@ class Reader {
   /// socket transport gives all its interfaces port 0 (net_socket.cc).
   void read_net(const pugi::xml_node& net, const std::string& name, const Nic& plain, std::size_t first) {
     const int port = number_in(net.attribute("port").value()).value_or(0);
-    const double gbps = leading_number(net.attribute("speed").value()) / 1000;  // it is in Mbit/s
+    const double gbps = leading_number(net.attribute("speed").value()) / 1000;  // speed is in Mbit/s
     auto nic = std::find_if(parts_.nics.begin() + static_cast<std::ptrdiff_t>(first), parts_.nics.end(),
                             [&](const Nic& seen) { return seen.rdma_device == name || seen.interface == name; });
     double rate = gbps;
@@ -297,13 +298,13 @@ class Reader {
       complete(nic.locality);
     }
     parts_.interfaces = interfaces_of(parts_.nics);
-    for (Nic& nic : parts_.nics) {  // something to call it; the kernel's name is not known
+    for (Nic& nic : parts_.nics) {  // a label; the kernel's name is unknown
       if (nic.interface.empty() && nic.rdma_device.empty()) nic.interface = fmt::format("nic{}", nic.index);
     }
     parts_.source = name_;
   }
 
-  /// Processors near to a device are all of the machine where it is not known better.
+  /// Without better knowledge, all processors of the machine are near a device.
   void complete(Locality& place) const {
     if (place.cpus.empty()) place.cpus = seen_;
   }

@@ -28,14 +28,14 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr unsigned kNetworkClass = 0x02;
-// Virtual interfaces on each other: VLAN on bond on hardware is three. More are a mistake or a circle.
+// Layers of virtual interfaces: VLAN on bond on hardware is three. More are a mistake or a cycle.
 constexpr int kMostLayers = 8;
 // Docker names the bridges of its networks by the first 12 hexadecimal digits of the network's id.
 constexpr std::size_t kDockerIdDigits = 12;
 
 constexpr std::string_view kHostOnlyNames[] = {"docker", "virbr", "veth",   "cni",  "flannel",
                                                "cali",   "lxc",   "podman", "dummy"};
-// DEVTYPE in the uevent of drivers that carry packets inside of others (Linux drivers/net: SET_NETDEV_DEVTYPE).
+// DEVTYPE in the uevent of drivers that tunnel packets (Linux drivers/net: SET_NETDEV_DEVTYPE).
 constexpr std::string_view kTunnelTypes[] = {"wireguard", "vxlan", "geneve", "gtp", "ppp"};
 constexpr long long kTunnelHardware[] = {ARPHRD_TUNNEL,           ARPHRD_TUNNEL6, ARPHRD_SIT, ARPHRD_IPGRE,
                                          823 /* ARPHRD_IP6GRE */, ARPHRD_PPP,     65534 /* ARPHRD_NONE */};
@@ -101,7 +101,7 @@ class InterfaceFolder {
   std::optional<PciAddress> pci() const { return pci_address_of(folder_); }
   std::string master() const { return link_name(folder_ / "master"); }
 
-  /// Interfaces that this one lies on and that are in the same network namespace, ascending.
+  /// The interfaces below this one in the same network namespace, ascending.
   std::vector<std::string> lower() const {
     constexpr std::string_view kPrefix = "lower_";
     std::vector<std::string> names;
@@ -128,8 +128,9 @@ class InterfaceFolder {
     return !above.empty() && has_entry(all_ / above / "bonding");
   }
 
-  /// One end of a pair whose other end is in another network namespace or beside it: nothing below it, but linked to an
-  /// interface with another number. Drivers with such a link and an own meaning (macvlan, vxlan) have a DEVTYPE.
+  /// Whether it is one end of a pair whose other end is beside it or in another network namespace: nothing is below it,
+  /// but it links to an interface with another number. Drivers with such a link and another meaning (macvlan, vxlan)
+  /// have a DEVTYPE.
   bool is_veth() const {
     const auto own = number("ifindex");
     const auto linked = number("iflink");
@@ -138,7 +139,7 @@ class InterfaceFolder {
   }
 
   double rate_gbps() const {
-    const auto mbps = number("speed");  // -1, in old kernels as unsigned, when the driver does not know
+    const auto mbps = number("speed");  // -1, unsigned in old kernels, if the driver does not know
     if (!mbps || *mbps <= 0 || *mbps >= 0x7fffffff) return 0;
     return static_cast<double>(*mbps) / 1000;
   }
@@ -149,7 +150,7 @@ class InterfaceFolder {
   std::string devtype_;
 };
 
-/// Whether packets that enter @p name can leave this host by a device: directly, or by what it lies on.
+/// Whether packets that enter @p name can leave this host by a device: directly, or through a lower interface.
 bool reaches_hardware(const fs::path& sys, const std::string& name, int layers = kMostLayers) {
   const InterfaceFolder folder{sys, name};
   if (folder.has("device")) return true;
@@ -169,9 +170,9 @@ InterfaceKind kind_of(const fs::path& sys, const RawInterface& raw, const Interf
   if (folder.has("device")) return InterfaceKind::hardware;
   const bool host_only_name = has_host_only_name(raw.name);  // "veth" among them
   const bool attached = has_address && folder.master().empty();
-  // Of an attached interface with another name it does not matter; finding out takes a dozen system calls.
+  // For an attached interface with another name it does not matter, and finding out takes a dozen system calls.
   if ((host_only_name || !attached) && (folder.is_veth() || raw.name.starts_with("veth"))) {
-    // Inside a container or network namespace, such an end is how it reaches the world.
+    // Inside a container or network namespace, such an end leads to the outside.
     return attached ? InterfaceKind::other : InterfaceKind::host_only;
   }
   if (host_only_name) return InterfaceKind::host_only;
@@ -183,7 +184,7 @@ InterfaceKind kind_of(const fs::path& sys, const RawInterface& raw, const Interf
   return InterfaceKind::other;
 }
 
-/// What flags and addresses say, without a look into /sys.
+/// What flags and addresses show, without reading /sys.
 InterfaceFact without_details(const RawInterface& raw) {
   InterfaceFact fact;
   NetworkInterface& interface = fact.interface;
@@ -197,7 +198,7 @@ InterfaceFact without_details(const RawInterface& raw) {
   return fact;
 }
 
-/// @param compared whether it is one of several: rate and adapter matter only then
+/// @param compared whether it is one of several: only then do rate and adapter matter
 InterfaceFact read_interface(const fs::path& sys, const RawInterface& raw, bool compared) {
   InterfaceFact fact = without_details(raw);
   NetworkInterface& interface = fact.interface;

@@ -16,22 +16,22 @@
 #include "base/log.hpp"
 
 namespace ddp::topology {
-// Named: g++ 13 ends with an internal error where a class that is not in the file's unnamed namespace has pointers to
-// functions that take types of it, in files that are compiled together.
+// Named, because g++ 13 fails with an internal error in a unity build if a class outside the file's unnamed namespace
+// has pointers to functions that take types in it.
 namespace nvml_api {
 
-// NVML API reference (nvml.h), names without the prefix.
+// From the NVML API reference (nvml.h), without the prefix.
 using Return = int;
 using Device = struct nvmlDevice_st*;
 constexpr Return kSuccess = 0;
 constexpr Return kInvalidArgument = 2;
 constexpr Return kNotSupported = 3;
-constexpr unsigned kInitNoGpus = 1;   // NVML_INIT_FLAG_NO_GPUS: do not fail when there is none
+constexpr unsigned kInitNoGpus = 1;   // NVML_INIT_FLAG_NO_GPUS: do not fail without GPUs
 constexpr unsigned kEnabled = 1;      // NVML_FEATURE_ENABLED and NVML_DEVICE_MIG_ENABLE
 constexpr unsigned kUncorrected = 1;  // NVML_MEMORY_ERROR_TYPE_UNCORRECTED
 constexpr unsigned kVolatile = 0;     // NVML_VOLATILE_ECC: since the driver was loaded
 constexpr unsigned kTextBytes = 96;   // NVML_DEVICE_NAME_V2_BUFFER_SIZE and NVML_DEVICE_UUID_V2_BUFFER_SIZE
-// NVML_NVLINK_MAX_LINKS is 18 in CUDA 12 and 36 in CUDA 13; GPUs turn down numbers of links that they do not have.
+// NVML_NVLINK_MAX_LINKS is 18 in CUDA 12 and 36 in CUDA 13; GPUs reject numbers of links that they do not have.
 constexpr unsigned kMostLinks = 36;
 
 // nvmlIntNvLinkDeviceType_t
@@ -68,8 +68,8 @@ using namespace nvml_api;
 namespace {
 
 // nvmlDeviceGetNvLinkVersion gives numbers of nvmlNvlinkVersion_t, not versions: 1 is NVLink 1.0, 2 and 3 are 2.0 and
-// 2.2 (V100), 4 and 5 are 3.0 and 3.1 (A100), 6 is 4.0 (H100), 7 is 5.0 (B200). Some drivers say 7 for H100, too, which
-// the compute capability sets right.
+// 2.2 (V100), 4 and 5 are 3.0 and 3.1 (A100), 6 is 4.0 (H100), 7 is 5.0 (B200). Some drivers also report 7 for H100;
+// the compute capability corrects that.
 constexpr unsigned kVersion2 = 2;
 constexpr unsigned kVersion5 = 7;
 constexpr int kBlackwell = 10;  // major number of the compute capability
@@ -90,7 +90,7 @@ std::string printable(const std::array<char, kTextBytes>& buffer) {
 std::optional<PciAddress> address_of(const PciInfo& info) {
   constexpr unsigned kLargestBus = 0xff;
   constexpr unsigned kLargestDevice = 31;
-  // An NVSwitch that a virtual machine does not show has an empty or meaningless address.
+  // An NVSwitch that a virtual machine hides has an empty or meaningless address.
   if (info.bus_id[0] == '\0' || info.bus > kLargestBus || info.device > kLargestDevice) return std::nullopt;
   return PciAddress{info.domain, static_cast<std::uint8_t>(info.bus), static_cast<std::uint8_t>(info.device), 0};
 }
@@ -105,7 +105,7 @@ std::optional<PciAddress> address_of(const PciInfo& info) {
 
 }  // namespace
 
-/// The functions; those beyond the first four may be missing in old libraries.
+/// NVML's functions; old libraries may lack all but the first four.
 struct Nvml::Library {
   void* handle = nullptr;
   bool started = false;
@@ -152,7 +152,7 @@ struct Nvml::Library {
     if (!find(function, symbol)) fail(fmt::format("the library has no {}", symbol), {}, "it needs driver 410 or newer");
   }
 
-  /// Calls a function that may be missing; false if it is, or if it fails.
+  /// Calls a function that may be missing; false if it is missing or fails.
   template <class... Parameters, class... Arguments>
   static bool ask(Return (*function)(Parameters...), Arguments... arguments) {
     return function != nullptr && function(arguments...) == kSuccess;
@@ -169,7 +169,7 @@ struct Nvml::Library {
   std::vector<NvLink> links_of(Device device) const;
   GpuHealth health_of(Device device) const;
   unsigned count() const;
-  /// Calls @p use with number, handle and address of each GPU that may be used.
+  /// Calls @p use with number, handle and address of each GPU that this process may use.
   template <class Use>
   void each(Use use) const;
 };
@@ -194,7 +194,7 @@ void Nvml::Library::load(const std::string& file) {
   find(get_link_remote_type, "nvmlDeviceGetNvLinkRemoteDeviceType");
   find(get_ecc_errors, "nvmlDeviceGetTotalEccErrors");
   find(get_remapped_rows, "nvmlDeviceGetRemappedRows");                 // from A100 on
-  find(get_retired_pending, "nvmlDeviceGetRetiredPagesPendingStatus");  // before
+  find(get_retired_pending, "nvmlDeviceGetRetiredPagesPendingStatus");  // before A100
   find(get_slowdown, "nvmlDeviceGetCurrentClocksThrottleReasons");      // the newer name is an alias
   find(get_persistence, "nvmlDeviceGetPersistenceMode");
   find(get_fabric, "nvmlDeviceGetGpuFabricInfo");  // from H100 on
@@ -224,7 +224,7 @@ std::vector<MigDevice> Nvml::Library::mig_of(Device device) const {
   unsigned count = 0;
   if (!ask(get_max_mig_count, device, &count)) return parts;
   for (unsigned i = 0; i < count; ++i) {
-    Device part = nullptr;  // numbers have gaps, and parts of other jobs are not found
+    Device part = nullptr;  // numbers have gaps, and parts of other jobs are invisible
     if (!ask(get_mig_handle, device, i, &part)) continue;
     std::string name = text_of(get_name, part);  // "NVIDIA A100-SXM4-40GB MIG 1g.5gb"
     constexpr std::string_view kBefore = "MIG ";
@@ -242,7 +242,7 @@ std::vector<NvLink> Nvml::Library::links_of(Device device) const {
   for (unsigned number = 0; get_link_state != nullptr && number < kMostLinks; ++number) {
     unsigned active = 0;
     const Return code = get_link_state(device, number, &active);
-    if (code == kInvalidArgument || code == kNotSupported) break;  // it has no more links
+    if (code == kInvalidArgument || code == kNotSupported) break;  // there are no more links
     if (code != kSuccess || active != kEnabled) continue;
     unsigned version = 0;
     if (!ask(get_link_version, device, number, &version)) version = 0;

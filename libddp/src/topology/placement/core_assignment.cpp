@@ -28,7 +28,7 @@ class CoreTable {
     }
   }
 
-  /// Ascending; cores of which only a part is in @p cpus included.
+  /// The cores of @p cpus in ascending order, including partial ones.
   std::vector<int> cores(const CpuSet& cpus) const {
     std::vector<int> found;
     for (const int cpu : cpus.to_vector()) found.push_back(core_of_[at(cpu)]);
@@ -52,7 +52,7 @@ CpuSet allowed_part(const Topology& topology, const std::vector<int>& cores, con
   return CpuSet{cpus};
 }
 
-/// Os-numbers of NUMA nodes, which are those that numactl shows: "0, 1".
+/// Os-numbers of NUMA nodes, as numactl shows them: "0, 1".
 std::string numbers(const Topology& topology, const std::vector<int>& numa_nodes) {
   std::vector<int> numbers;
   for (const int node : numa_nodes) numbers.push_back(topology.numa_nodes()[at(node)].os_index);
@@ -74,7 +74,7 @@ std::string count_of(std::size_t count, std::string_view noun) {
 
 constexpr std::string_view kOwnMask = "the mask that this rank was started with";
 
-/// The first step: lists of cores, before policies core and none.
+/// The first step: lists of cores, before policies core and none apply.
 class Division {
  public:
   Division(const Topology& topology, BindPolicy policy, const AllowedSets& allowed, const std::vector<GpuChoice>& gpus)
@@ -146,7 +146,7 @@ class Division {
     }
   }
 
-  /// Each rank gets what it would get if all might use the union, as far as its own set reaches.
+  /// Each rank gets what it would get if all could use the union, restricted to its own set.
   void divide_overlapping() {
     std::vector<int> all;
     for (std::size_t rank = 0; rank < gpus_.size(); ++rank) all.push_back(static_cast<int>(rank));
@@ -187,7 +187,7 @@ class Division {
   std::vector<CoreChoice> choices_;
 };
 
-/// Policy core: each rank keeps the core of its list that the fewest ranks before it have, the first of several.
+/// Policy core: each rank keeps the core of its list that the fewest earlier ranks have; the first in a tie.
 void keep_one_core(const Topology& topology, std::vector<CoreChoice>& choices) {
   std::vector<int> uses(topology.cores().size());
   for (CoreChoice& choice : choices) {
@@ -235,7 +235,7 @@ void explain_numa_node(const Topology& topology, const AllowedSets& allowed, con
   }
 }
 
-/// What the other ranks of the same NUMA node or package got, where each has its own.
+/// Mentions what the other ranks of the same NUMA node or package got, if each has its own cores.
 void explain_cores(std::vector<CoreChoice>& choices) {
   for (CoreChoice& choice : choices) {
     Alternatives alternatives;

@@ -37,7 +37,7 @@ std::vector<int> packages_of(const Topology& topology, const std::vector<int>& c
   return {packages.begin(), packages.end()};
 }
 
-/// Pools while ranks are put into them. Pools that are merged into another one stay behind without cores.
+/// Pools while they are filled with ranks. A pool that is merged into another stays, without cores.
 class PoolTable {
  public:
   PoolTable(const Topology& topology, PoolKind kind, const std::vector<int>& cores) : topology_(topology), kind_(kind) {
@@ -56,7 +56,7 @@ class PoolTable {
     return all;
   }
 
-  /// The pools that have some of @p cores; empty where none of these is allowed.
+  /// The pools with some of @p cores; empty if none of these is allowed.
   Home pools_with(const std::vector<int>& cores) const {
     std::set<std::size_t> found;
     for (const int core : cores) {
@@ -80,7 +80,8 @@ class PoolTable {
     pools_[pool].ranks.insert(pools_[pool].ranks.end(), ranks.begin(), ranks.end());
   }
 
-  /// Blocks of ranks, as many as the cores of each pool deserve; or blocks of pools where there are fewer ranks.
+  /// Gives pools blocks of ranks in proportion to their cores; with fewer ranks than pools, gives ranks blocks of
+  /// pools.
   void spread(const std::vector<int>& ranks, const Home& home) {
     if (ranks.size() < home.size()) {
       std::vector<std::size_t> first(ranks.size(), pools_.size());
@@ -113,7 +114,8 @@ class PoolTable {
     });
   }
 
-  /// Moves the highest ranks out of pools with more ranks than cores, while others have cores to spare. Returns them.
+  /// Moves the highest ranks out of pools with more ranks than cores while others have spare cores. Returns the moved
+  /// ranks.
   std::vector<int> make_room() {
     std::vector<int> moved;
     for (CorePool& pool : pools_) {
@@ -199,7 +201,7 @@ CorePools make_core_pools(const Topology& topology, PoolKind kind, const std::ve
                           const std::vector<int>& ranks, const std::vector<const std::vector<int>*>& near_gpu) {
   PoolTable table(topology, kind, cores);
   CorePools result;
-  std::map<const std::vector<int>*, std::pair<Home, PoolReason>> homes;  // looked up only, so its order does not matter
+  std::map<const std::vector<int>*, std::pair<Home, PoolReason>> homes;  // only looked up, so its order does not matter
   std::map<Home, std::vector<int>> members;
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     const std::vector<int>* const near = near_gpu[i];
@@ -217,8 +219,8 @@ CorePools make_core_pools(const Topology& topology, PoolKind kind, const std::ve
     result.reason[ranks[i]] = known->second.second;
   }
 
-  // Ranks with one home first. A home of several pools is divided if no other pool has a part of it; otherwise its
-  // ranks fill up what the others leave.
+  // Place ranks with a single home first. A home of several pools is divided if no other home shares any; otherwise its
+  // ranks fill what the others leave.
   const auto contested = [&](const Home& home) {
     return std::any_of(members.begin(), members.end(), [&](const auto& other) {
       return other.first != home &&

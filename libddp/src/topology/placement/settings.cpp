@@ -19,10 +19,10 @@
 namespace ddp::topology {
 namespace {
 
-constexpr std::size_t kMostRdmaPorts = 32;  // NCCL reads no more (MAX_IB_DEVS, net_ib)
+constexpr std::size_t kMostRdmaPorts = 32;  // NCCL's limit (MAX_IB_DEVS, net_ib)
 
-/// Ports that NCCL and UCX can use: with a link layer of InfiniBand or Ethernet (EFA has another), and active where
-/// states are known.
+/// Ports that NCCL and UCX can use: with a link layer of InfiniBand or Ethernet (EFA has another), and active if states
+/// are known.
 std::vector<NicPort> usable_ports(const Nic& nic) {
   const bool states =
       std::any_of(nic.ports.begin(), nic.ports.end(), [](const auto& port) { return !port.state.empty(); });
@@ -35,7 +35,7 @@ std::vector<NicPort> usable_ports(const Nic& nic) {
   return ports;
 }
 
-/// "mlx5_0:1" for each usable port; the device alone if nothing is known of its ports.
+/// "mlx5_0:1" for each usable port; only the device if its ports are unknown.
 std::vector<std::string> port_names(const Nic& nic) {
   if (nic.rdma_device.empty()) return {};
   if (nic.ports.empty()) return {nic.rdma_device};
@@ -74,7 +74,8 @@ class Deriver {
   void keep(std::string name, std::string value, std::string conflict) {
     settings_.push_back({std::move(name), std::move(value), "the environment has it", true, std::move(conflict)});
   }
-  /// NCCL takes what a site's file says only where the environment says nothing: a variable set here would undo it.
+  /// NCCL reads a site's file only for variables that the environment does not set: a variable set here would override
+  /// it.
   bool keep_from_file(const char* name, std::string (Deriver::*conflict_of)(const std::string&) const) {
     const auto [file, value] = base::value_in(options_.nccl_conf, name);
     if (value == nullptr) return false;
@@ -120,16 +121,16 @@ class Deriver {
     return {};
   }
 
-  // NCCL_IB_HCA is the same for all ranks of the node, and exact even where it names every device there is. NCCL itself
-  // takes the nearest device for each GPU, and the others for GPUs that it reaches over NVLink (PXN); and a device or
-  // interface that appears later, or a prefix (mlx5_1 also means mlx5_10), must not change the choice.
+  // NCCL_IB_HCA is the same for all ranks of the node, and exact even if it names every device. NCCL itself takes the
+  // nearest device for each GPU, and the others for GPUs that it reaches over NVLink (PXN). A device or interface that
+  // appears later, or a prefix (mlx5_1 also means mlx5_10), must not change the choice.
   void rdma_devices() {
     if (const auto value = environment_.raw("NCCL_IB_HCA")) {
       keep("NCCL_IB_HCA", *value, conflict_of_hca_list(*value));
       return;
     }
     if (keep_from_file("NCCL_IB_HCA", &Deriver::conflict_of_hca_list)) return;
-    std::set<int> own;  // of the ranks
+    std::set<int> own;  // the ranks' own
     std::set<std::string> layers;
     for (const Placement& placement : placements_) {
       if (placement.nics.empty() || port_names(nic(placement.nics[0])).empty()) continue;
@@ -137,7 +138,7 @@ class Deriver {
       if (std::string layer = link_layer(nic(placement.nics[0])); !layer.empty()) layers.insert(std::move(layer));
     }
     std::vector<std::string> left_out;
-    std::vector<int> chosen(own.begin(), own.end());  // first: the limit cuts off the others
+    std::vector<int> chosen(own.begin(), own.end());  // first, since the limit cuts off the others
     for (const int index : training_nics(topology_).nics) {
       const std::string layer = link_layer(nic(index));
       if (own.count(index) > 0) continue;
@@ -218,7 +219,7 @@ class Deriver {
   }
 
   std::string conflict_of_ucx_list(std::string_view list) const {
-    // "all", lists of what not to use, and patterns leave something whatever there is.
+    // "all", exclusions and patterns always leave something.
     if (list.empty() || list == "all" || list.find_first_of("^*?[") != list.npos) return {};
     std::vector<std::string> known;
     for (const NetworkInterface& interface : topology_.interfaces()) known.push_back(interface.name);
@@ -234,7 +235,7 @@ class Deriver {
     return fmt::format("none of its devices is on this machine, which has {}", fmt::join(known, ", "));
   }
 
-  /// Ranks that may run on some of the same cores, this one among them.
+  /// The number of ranks, including this one, that may run on some of the same cores.
   int ranks_on_own_cores() const {
     const auto count = std::count_if(placements_.begin(), placements_.end(),
                                      [&](const Placement& other) { return other.cpus.intersects(own_.cpus); });
@@ -253,10 +254,10 @@ class Deriver {
           : sharing == 1 ? fmt::format("this rank has {} {}", own_.num_cores, own_.num_cores == 1 ? "core" : "cores")
                          : fmt::format("{} ranks share {} cores", sharing, own_.num_cores));
     }
-    // With any other value than false, the initial thread is bound to the first place (OpenMP 5.0, 6.4; GCC's libgomp
-    // does it when it is loaded), and threads and processes that it starts, data loaders and communication, inherit the
-    // mask of that one core. The rank's own mask keeps its threads near its GPU already. Some runtimes bind by default,
-    // and most do when OMP_PLACES is set without this.
+    // With any value but false, the initial thread is bound to the first place (OpenMP 5.0, 6.4; GCC's libgomp does it
+    // when it is loaded), and the threads and processes that it starts, for data loading and communication, inherit the
+    // mask of that one core. The rank's own mask already keeps its threads near its GPU. Some runtimes bind by default,
+    // and most do if OMP_PLACES is set without this.
     const bool share = sharing > 1;
     for (const char* name : {"OMP_PLACES", "OMP_PROC_BIND"}) {
       if (const auto value = environment_.raw(name)) keep(name, *value, conflict_of_binding(*value, share));

@@ -12,8 +12,9 @@
 namespace ddp::topology {
 namespace {
 
-/// Who reads a list, and how: CUDA's driver, as PyTorch found out and repeats it (torch.cuda._parse_visible_devices);
-/// ROCr (core/runtime/amd_filter_device.cpp); HIP (rocclr/device/rocm/rocdevice.cpp); Level Zero's specification.
+/// The reader of a list and its rules: CUDA's driver, as PyTorch found out and repeats
+/// (torch.cuda._parse_visible_devices); ROCr (core/runtime/amd_filter_device.cpp); HIP
+/// (rocclr/device/rocm/rocdevice.cpp); Level Zero's specification.
 enum class Runtime { cuda, rocr, hip, level_zero };
 
 struct ListVariable {
@@ -21,7 +22,7 @@ struct ListVariable {
   Runtime runtime;
 };
 
-/// Those of a vendor that are in effect, in the order in which they act.
+/// A vendor's variables in effect, in the order in which they apply.
 std::vector<ListVariable> variables_in_effect(Vendor vendor, const base::Environment& environment) {
   std::vector<ListVariable> names;
   const auto is_set = [&](const char* name) { return environment.raw(name).has_value(); };
@@ -32,7 +33,7 @@ std::vector<ListVariable> variables_in_effect(Vendor vendor, const base::Environ
       break;
     case Vendor::amd:
       if (is_set("ROCR_VISIBLE_DEVICES")) names.push_back({"ROCR_VISIBLE_DEVICES", Runtime::rocr});
-      // To HIP, an empty list is none.
+      // HIP ignores an empty list.
       if (has_text(kDeviceOrdinal)) names.push_back({kDeviceOrdinal, Runtime::hip});
       for (const char* name : {"HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"}) {
         if (!has_text(name)) continue;
@@ -60,7 +61,7 @@ std::string upper_case(std::string_view text) {
   return upper;
 }
 
-/// A last comma has nothing behind it.
+/// Ignores a trailing comma.
 std::vector<std::string_view> entries_of(std::string_view list) {
   std::vector<std::string_view> entries;
   while (!list.empty()) {
@@ -75,7 +76,7 @@ std::vector<std::string_view> entries_of(std::string_view list) {
 /// Reads the list of one variable.
 class ListReader {
  public:
-  /// @param numbered the GPUs that numbers mean.
+  /// @param numbered the GPUs that numbers refer to
   ListReader(const Topology& topology, const std::vector<int>& numbered, VisibleVariable& variable)
       : topology_(topology), numbered_(numbered), variable_(variable) {}
 
@@ -114,7 +115,8 @@ class ListReader {
     }
   }
 
-  // The first entry decides whether all are numbers, GPUs' UUIDs or MIG devices'; others end the list.
+  // The first entry decides whether all are numbers, GPUs' UUIDs or MIG devices'; an entry of another kind ends the
+  // list.
   void read_cuda() {
     const std::vector<std::string_view> words = entries_of(variable_.value);
     const std::string_view kind = words.empty()                       ? ""
@@ -148,7 +150,7 @@ class ListReader {
     stop_at(trimmed(again));
   }
 
-  /// As strtol does: "1gpu" is 1. Nothing for a negative number.
+  /// Reads as strtol does: "1gpu" is 1. Empty for a negative number.
   static std::optional<long long> leading_number(std::string_view word) {
     word = trimmed(word);
     if (word.starts_with('+')) word.remove_prefix(1);
@@ -172,10 +174,10 @@ class ListReader {
       }
     }
     if (found.empty() && !all_known) variable_.undecidable = true;
-    return found.size() == 1 ? std::optional<int>(found[0]) : std::nullopt;  // a beginning must be of one device only
+    return found.size() == 1 ? std::optional<int>(found[0]) : std::nullopt;  // a prefix must match a single device
   }
 
-  /// The GPUs whose UUIDs begin so. AMD's are "GPU-" and 16 hexadecimal digits.
+  /// The GPUs whose UUIDs have this prefix. AMD's are "GPU-" and 16 hexadecimal digits.
   std::vector<int> gpus_beginning(std::string_view entry, bool any_case) {
     std::vector<int> found;
     bool all_known = true;
@@ -188,7 +190,7 @@ class ListReader {
     return found;
   }
 
-  /// Numbers in C's notation, or a UUID's beginning that is one GPU's only.
+  /// A number in C's notation, or a UUID's prefix that matches a single GPU.
   std::optional<int> gpu_of_rocr(std::string_view entry) {
     constexpr std::size_t kShortest = 5;
     constexpr std::size_t kLongest = 20;
@@ -203,8 +205,7 @@ class ListReader {
     return !text.empty() && *end == '\0' ? at_position(position) : std::nullopt;
   }
 
-  /// Plain numbers without blanks, or a UUID's beginning, of which the first GPU counts. What is there twice counts
-  /// once.
+  /// Plain numbers without blanks, or a UUID's prefix, which means the first matching GPU. Repeated entries count once.
   void read_hip() {
     for (const std::string_view entry : entries_of(variable_.value)) {
       std::optional<int> index;
@@ -219,7 +220,7 @@ class ListReader {
     }
   }
 
-  // Level Zero keeps its own order, whatever that of the mask (Level Zero specification, "Affinity Mask").
+  // Level Zero keeps its own order, whatever the mask's (Level Zero specification, "Affinity Mask").
   void read_level_zero() {
     for (std::string_view entry : entries_of(variable_.value)) {
       entry = trimmed(entry);
@@ -284,7 +285,7 @@ std::optional<std::vector<int>> gpus_named_by(const Topology& topology, const ba
   for (const Vendor vendor : {Vendor::nvidia, Vendor::amd, Vendor::intel, Vendor::other}) {
     std::vector<int> left = visible_gpus(topology, vendor);
     if (left.empty()) continue;
-    // UUIDs that cannot be looked up say nothing about which GPUs are meant: as if the variable were not set.
+    // UUIDs that cannot be looked up do not reveal which GPUs they mean: treat the variable as unset.
     for (const VisibleVariable& variable : visible_variables(topology, vendor, environment)) {
       if (variable.undecidable) continue;
       any = true;
