@@ -13,12 +13,12 @@
 namespace ddp::cli {
 namespace {
 
-/// Text that roff prints as it is. Dashes are the ones that a shell understands when they are copied.
+/// Escapes text for roff. Dashes stay ASCII, so that a shell understands copied ones.
 std::string escaped(std::string_view text) {
   std::string result;
   bool line_begins = true;
   for (const char c : text) {
-    if (line_begins && (c == '.' || c == '\'')) result += "\\&";  // would be a request
+    if (line_begins && (c == '.' || c == '\'')) result += "\\&";  // otherwise a roff request
     line_begins = c == '\n';
     switch (c) {
       case '\\': result += "\\e"; break;
@@ -63,7 +63,7 @@ std::string option_text(const OptionEntry& entry) {
   return text;
 }
 
-/// @param groups whether each of several groups has a heading.
+/// @param groups whether each group gets a heading
 std::string options_text(const OptionTable& table, bool groups) {
   std::set<std::string> names;
   for (const OptionEntry& entry : table.entries()) {
@@ -98,7 +98,7 @@ std::string names_of(const OptionEntry& entry, std::string_view separator) {
   return entry.short_name.empty() ? entry.name : fmt::format("{}{}{}", entry.name, separator, entry.short_name);
 }
 
-/// A case of bash's for an option's value; @p command and a blank stand before its names.
+/// A bash case for an option's value, matching @p command, a blank and the option's name.
 std::string value_case(const OptionEntry& entry, const std::string& command) {
   std::string words;
   switch (entry.kind) {
@@ -115,16 +115,16 @@ std::string value_case(const OptionEntry& entry, const std::string& command) {
   return fmt::format("    {}) {}mapfile -t COMPREPLY < <(compgen {} -- \"$current\") ;;\n", pattern, files, words);
 }
 
-/// Names of a table's options, and cases for the values of those that have one.
+/// A table's option names, and the cases for options with a value.
 struct Offered {
   std::vector<std::string> names;
   std::vector<std::string> with_value;
-  std::string optional;  ///< the part of a loop over words that passes those whose value is absent
+  std::string optional;  ///< the part of a loop over words that skips options whose optional value is absent
   std::string cases;
 };
 
 Offered offered(const OptionTable& table, const std::string& command) {
-  // A value that may be absent follows '=' only.
+  // An optional value must follow '='.
   constexpr const char* kOptional = R"(      {}) [[ ${{COMP_WORDS[i + 1]}} == = ]] || {{ ((++i)); continue; }} ;;&
 )";
   Offered all;
@@ -139,7 +139,7 @@ Offered offered(const OptionTable& table, const std::string& command) {
   return all;
 }
 
-/// A script in which PROGRAM, FUNCTION and other words in capitals are replaced.
+/// The script with PROGRAM, FUNCTION and other words in capitals replaced.
 std::string filled(std::string script, const std::vector<std::pair<std::string_view, std::string>>& words) {
   for (const auto& [word, text] : words) {
     for (auto at = script.find(word); at != std::string::npos; at = script.find(word, at + text.size()))

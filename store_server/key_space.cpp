@@ -21,11 +21,11 @@ constexpr char kNotReady = 1;
 constexpr char kStopWaiting = 0;
 constexpr char kWaitCanceled = 1;
 
-// What a value, an item of a queue, an awaited key and a waiting client take besides their bytes: nodes, strings,
-// places in tables. Measured with glibc's malloc: 100 to 150 bytes.
+// Overhead of a value, a queue item, an awaited key or a waiting client: nodes, strings, places in tables. Measured
+// with glibc's malloc: 100 to 150 bytes.
 constexpr std::size_t kEntryBytes = 160;
 constexpr std::size_t kWaiterBytes = 96;
-/// A buffer this much larger than its value is given back.
+/// A buffer this much larger than its value is freed.
 constexpr std::size_t kSlackBytes = 256;
 
 template <class Int>
@@ -44,7 +44,7 @@ void put_text(std::string& out, std::string_view text) {
                .cause = std::move(cause)}};
 }
 
-/// Like std::stoll, which torch's server uses: leading blanks and anything behind the number are ignored.
+/// Like std::stoll, which torch's server uses: ignores leading blanks and anything after the number.
 std::int64_t to_number(Operation operation, std::string_view text) {
   std::int64_t number = 0;
   const char* const end = text.data() + text.size();
@@ -188,7 +188,7 @@ void KeySpace::compare_set(ClientId client, const Request& request, Outboxes& ou
   const std::string_view expected = request.texts[1];
   const std::string_view desired = request.texts[2];
   const auto found = values_.find(key);
-  std::string_view now = expected;  // for an absent key, too; clients rely on it
+  std::string_view now = expected;  // also for an absent key; clients rely on it
   if (found != values_.end()) {
     now = found->second == expected ? desired : std::string_view{found->second};
   } else if (expected.empty()) {
@@ -201,7 +201,7 @@ void KeySpace::compare_set(ClientId client, const Request& request, Outboxes& ou
     insert(request.operation, key, desired);
   }
   put_text(outboxes.outbox(client), now);
-  wake_all(key, outboxes);  // as libuv's server: also for a key that is still absent
+  wake_all(key, outboxes);  // as libuv's server does, also for a key that is still absent
 }
 
 std::int64_t KeySpace::add(Operation operation, std::string_view key, std::int64_t amount) {
@@ -306,7 +306,7 @@ void KeySpace::wake_all(std::string_view key, Outboxes& outboxes) {
   for (const Waiter& waiter : row) arrived(waiter, outboxes);
 }
 
-// Wakes only the first client whose wait ends: it is to take the item.
+// Wakes only the first client whose wait ends, which will take the item.
 void KeySpace::wake_one(std::string_view queue, Outboxes& outboxes) {
   const auto found = waiters_.find(queue);
   if (found == waiters_.end()) return;
@@ -322,7 +322,7 @@ void KeySpace::wake_one(std::string_view queue, Outboxes& outboxes) {
   if (row.empty()) forget_row(found);
 }
 
-/// A key that @p waiter waits for was set. @return whether it was the last.
+/// Notes that a key that @p waiter waits for was set. @return whether it was the last
 bool KeySpace::arrived(const Waiter& waiter, Outboxes& outboxes) {
   const auto found = waits_.find(waiter.client);
   Wait& wait = found->second;
@@ -346,7 +346,7 @@ void KeySpace::cancel_wait(ClientId client) {
   waits_.erase(found);
 }
 
-// A woken client may have timed out at that moment, or disconnected. Then the item wakes another.
+// A woken client may time out at that moment, or disconnect. Then the item wakes another.
 void KeySpace::pass_on(ClientId client, const Request* request, Outboxes& outboxes) {
   const auto found = woken_.find(client);
   if (found == woken_.end()) return;

@@ -89,7 +89,7 @@ void Agent::pass_on(const control::Message& message) {
   pass_settled_orders();
 }
 
-/// Where Slurm signals this step, too, the attempt process must look whether the ranks have got the signal.
+/// If Slurm also signals this step, the attempt process must check whether the ranks have received the signal.
 void Agent::pass_settled_orders() {
   for (auto& [order, reached] : step_signals_.take_settled()) {
     order.may_have_reached_ranks = reached;
@@ -131,7 +131,7 @@ std::optional<Deadline> Agent::next_deadline() const {
   return next;
 }
 
-/// When the attempt process must have shown life, after an order that ends it.
+/// When the attempt process must have shown life after an order that ends it.
 std::optional<Deadline> Agent::answer_due() const {
   if (!attempt_ || cleaned_ || !attempt_asked_ || job_.options.dry_run) return std::nullopt;
   return heartbeat_.silent_at(std::max(attempt_->last_heard(), *attempt_asked_), job_.peers.end_answer);
@@ -172,7 +172,7 @@ void Agent::begin(const control::PrepareAttempt& plan) {
         .epoch = plan.epoch, .message = job_.refusal->message, .exit_status = job_.refusal->exit_status});
     return;
   }
-  // A node without ranks will refuse, and its reason is the job's: prepare nothing, and do not reject the plan.
+  // A node without ranks will refuse, and its reason becomes the job's: prepare nothing, and do not reject the plan.
   if (std::any_of(plan.nodes.begin(), plan.nodes.end(), [](const auto& node) { return node.nproc == 0; })) {
     cleaned_ = true;
     to_coordinator(control::AttemptPrepared{.epoch = plan.epoch, .store_port = 0});
@@ -205,7 +205,7 @@ void Agent::serve_metrics() {
     base::write_stderr_line(fmt::format("ddprun: {}: metrics at {}", job_.host, url));
 }
 
-/// Its end, also that of the attempt process, is the end of the output.
+/// Its end, like that of the attempt process, ends the output.
 void Agent::watch_console(control::Connection connection) {
   console_ = std::make_unique<LoopConnection>(
       loop_, forwarding(std::move(connection)), [this](const control::Message& message) { to_coordinator(message); },
@@ -235,7 +235,7 @@ void Agent::attempt_lost(bool silent) {
     if (!silent && attempt_process_.end()) end = describe(*attempt_process_.end());
     const pid_t pid = attempt_process_.pid();
     if (silent && !gone) attempt_process_.release();  // it hangs in the kernel
-    drop_attempt();                                   // kills the workers, too; their orphans are ours now
+    drop_attempt();                                   // kills the workers, too; this process adopts their orphans
     end_left_processes(attempt_asked_ ? limits_.final_kill : limits_.kill);
     cleaned_ = true;
     if (input_) input_->report();
@@ -258,7 +258,7 @@ bool Agent::wait_for_attempt(std::chrono::milliseconds limit) {
   return true;
 }
 
-/// Orphans of the attempt process, which are children of this one now.
+/// Ends orphans of the attempt process, now children of this one.
 void Agent::end_left_processes(std::chrono::milliseconds limit) {
   end_orphans({}, Deadline::after(std::chrono::seconds(0)), Deadline::after(limit), [this] {
     if (heartbeat_.take_beat()) coordinator_.beat();
@@ -295,11 +295,11 @@ void Agent::beat() {
       leave_coordinator("it did not react to a signal");
     }
   }
-  // A dry run writes for as long as its reader takes, or until the agent says anything.
+  // A dry run writes for as long as its reader takes, or until the agent speaks.
   if (!attempt_ || cleaned_ || job_.options.dry_run) return;
   if (const auto progress = metrics_->progress_due()) to_coordinator(*progress);
   attempt_->beat();
-  if (ranks_rest_) return;  // it shows no life then, which this process could not read if Ctrl-Z had stopped it
+  if (ranks_rest_) return;  // it shows no life then, and this process could not read it if Ctrl-Z had stopped it
   const auto heard = std::max(attempt_->last_heard(), ranks_resumed_);
   const auto limit = started_ ? std::max(job_.peers.silence(), limits_.attempt_silence) : limits_.start;
   if (heartbeat_.silence(heard) >= limit) attempt_lost(true);
@@ -312,7 +312,7 @@ void Agent::suspend(bool tell) {
   stop_ranks(true);
 }
 
-/// Where the coordinator has been told, it lets the ranks of all nodes go on.
+/// If the coordinator knows of the stop, it resumes the ranks of all nodes.
 void Agent::resume(bool tell) {
   if (tell) to_coordinator(control::Resting{.rests = false});
   if (!tell || orphaned_) stop_ranks(false);
@@ -338,7 +338,7 @@ void Agent::ending_signal(int signal, bool by_slurm) {
   pass_settled_orders();
   if (!coordinator_asked_) coordinator_asked_ = Heartbeat::Clock::now();
   to_coordinator(control::SignalReceived{.signal = signal, .by_slurm = by_slurm});
-  // A coordinator that is stopped, or whose node hangs, must not keep this node's ranks alive.
+  // A stopped coordinator, or one on a hanging node, must not keep this node's ranks alive.
   if (!orphaned_ && !orphan_limit_)
     orphan_limit_ = Deadline::after(job_.options.shutdown_timeout + limits_.coordinator_patience);
 }

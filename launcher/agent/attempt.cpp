@@ -1,4 +1,4 @@
-// How an attempt begins and ends on a node.
+// The begin and end of an attempt on a node.
 #include "agent/attempt.hpp"
 
 #include <pmix_common.h>
@@ -28,17 +28,17 @@
 namespace ddp::launcher {
 namespace {
 
-// A program on a file system that does not answer must not block the others forever.
+// A program on an unresponsive file system must not block the others forever.
 constexpr std::chrono::seconds kSpawnLimit{60};
-// How much later than the agent this process may get a signal from slurmstepd, which sends it to one after the other.
+// How much later than the agent this process may get a signal from slurmstepd, which signals processes one by one.
 constexpr std::chrono::milliseconds kWitnessPatience{50};
-// For the kernel to end killed workers, and after them what they left; where a restart needs what they hold, and at the
-// end of the job (see coordinator_end.cpp).
+// Time for the kernel to end killed workers and then what they left: first for a restart, which needs what they hold,
+// then for the end of the job (see coordinator_end.cpp).
 constexpr std::chrono::seconds kWorkerEndLimit{5};
 constexpr std::chrono::milliseconds kLastWorkerEndLimit{500};
 constexpr std::chrono::seconds kOrphanLimit{6};
 constexpr std::chrono::seconds kLastOrphanLimit{2};
-// For processes that outlived their worker to react to SIGTERM.
+// Time for processes that outlived their worker to react to SIGTERM.
 constexpr std::chrono::seconds kOrphanGrace{1};
 constexpr std::chrono::seconds kFarewellLimit{5};
 constexpr std::chrono::seconds kStoreLimit{30};
@@ -88,7 +88,7 @@ void Attempt::run() {
   } catch (const std::exception& error) {
     fail(error.what(), 1);
   }
-  // A wait without a limit ends once a day, which does no harm.
+  // A wait without a limit wakes once a day, which is harmless.
   while (!over_) {
     const auto limit = pmix_ ? pmix_->modex().next_deadline() : std::nullopt;
     Deadline deadline = limit.value_or(Deadline::after(std::chrono::hours(24)));
@@ -99,7 +99,7 @@ void Attempt::run() {
     if (stacks_) deadline = earlier(deadline, stacks_->deadline());
     try {
       loop_.run_once(deadline);
-    } catch (const std::exception& error) {  // out of memory, a message that is too long
+    } catch (const std::exception& error) {  // out of memory, or a message that is too long
       fail(error.what(), 1);
     }
     if (limit && pmix_) pmix_->modex().answer_overdue();
@@ -166,7 +166,7 @@ void Attempt::prepare() {
       .epoch = plan_.epoch, .store_port = store_ ? store_->port() : 0, .store_key = std::move(store_key)});
 }
 
-/// @return the key for other nodes' witnesses; empty: there are no other nodes
+/// @return the key for other nodes' witnesses; empty if there are no other nodes
 std::string Attempt::serve_store(const std::vector<std::string>& addresses) {
   allow_connections(kStoreConnections * static_cast<rlim_t>(ranks_.world_size), ranks_.num_ranks);
   store_server::StoreServerOptions options;
@@ -213,7 +213,8 @@ RankStreams Attempt::streams_of(int local_rank) const {
                       ::isatty(STDERR_FILENO) == 1, ranks_.world_size == 1, job_console_ != nullptr);
 }
 
-/// Before the first worker starts, so that a log file that cannot be created is an error of the job, not of a rank.
+/// Opens them before the first worker starts, so that a log file that cannot be created is the job's error, not a
+/// rank's.
 std::vector<Attempt::Outlets> Attempt::open_outlets() {
   std::vector<Outlets> outlets;
   for (int local = 0; local < ranks_.num_ranks; ++local) {
@@ -226,7 +227,7 @@ std::vector<Attempt::Outlets> Attempt::open_outlets() {
   return outlets;
 }
 
-/// In batches: the kernel executes the programs of one while the next processes are forked.
+/// Starts in batches: the kernel executes the programs of one while the next processes are forked.
 void Attempt::spawn_ranks(const std::string& store_address, int store_port) {
   std::vector<Outlets> outlets = open_outlets();
   std::vector<std::int64_t> pids;
@@ -243,7 +244,7 @@ void Attempt::spawn_ranks(const std::string& store_address, int store_port) {
       take_in(local, batch[static_cast<std::size_t>(local - first)].confirm(deadline));
       pids.push_back(workers_->pid(local));
     }
-    // An order may end the start. Not after the last batch: RanksStarted comes before the ends of ranks.
+    // An order may end the start. Skipped after the last batch: RanksStarted precedes the ends of ranks.
     if (end < ranks_.num_ranks) loop_.run_once(Deadline::after(std::chrono::milliseconds(0)));
   }
   send(control::RanksStarted{.epoch = plan_.epoch, .pids = std::move(pids)});
@@ -340,7 +341,7 @@ void Attempt::clean() {
   const auto worker_limit = Deadline::after(last ? kLastWorkerEndLimit : kWorkerEndLimit);
   while (!workers_->end(earlier(worker_limit, Deadline::after(Heartbeat::kPause))) && !worker_limit.expired())
     beat_if_due();
-  // Their orphans are ours from then on.
+  // From then on this process adopts their orphans.
   const Deadline term = agent_.open() ? Deadline::after(kOrphanGrace) : Deadline::after(std::chrono::seconds(0));
   const OrphanCount left =
       end_orphans(ranks, term, Deadline::after(last ? kLastOrphanLimit : kOrphanLimit), beat_if_due);
@@ -368,11 +369,11 @@ void Attempt::clean() {
   }
   name_space_.reset();
   pmix_.reset();
-  if (orphaned) remove_scratch(job_.scratch);  // no agent is left to do it
+  if (orphaned) remove_scratch(job_.scratch);  // no agent is left to remove it
 }
 
-/// Waits for slow consoles within the drain time, which the agent may shorten meanwhile. A console that takes nothing
-/// is given up after the stall limit, or when it has stalled for longer than is left.
+/// Waits for slow consoles within the drain time, which the agent may shorten meanwhile. Gives up a console that takes
+/// nothing for the stall limit, or that has stalled for longer than the time left.
 void Attempt::finish_logs() {
   if (!logs_) return;
   std::chrono::milliseconds known = drain_time_;

@@ -1,4 +1,4 @@
-// Frames over non-blocking stream sockets: sends what the socket takes, receives what is there.
+// Frames over non-blocking stream sockets: sends what the socket takes, receives what has arrived.
 #include "control/connection.hpp"
 
 #include <fcntl.h>
@@ -26,7 +26,7 @@ namespace ddp::launcher::control {
 namespace {
 
 constexpr std::size_t kReadBytes = std::size_t{64} << 10U;
-constexpr int kReadsPerTurn = 16;  // then other connections have their turn
+constexpr int kReadsPerTurn = 16;  // then other connections take their turn
 
 bool is_tcp(int fd) {
   int domain = 0;
@@ -71,7 +71,7 @@ void Connection::queue(std::shared_ptr<const Bytes> payload) {
   flush();
 }
 
-/// Frames the next piece of what is queued; false: there is none.
+/// Frames the next queued piece; false if there is none.
 bool Connection::next_frame() {
   frame_.clear();
   sent_of_frame_ = 0;
@@ -101,7 +101,7 @@ void Connection::flush() {
   }
 }
 
-// What the peer sent before, perhaps why it left, is still to be received: this is not the end yet.
+// Data that the peer sent before, perhaps why it left, can still be received: this is not the end yet.
 void Connection::send_failed(int number) {
   drop_outgoing();
   sending_failed_ = true;
@@ -131,7 +131,7 @@ std::vector<Message> Connection::receive() {
   try {
     while (std::optional<Bytes> piece = incoming_.next()) {
       std::optional<Bytes> whole = join(cipher_ ? cipher_->open(*piece) : std::move(*piece));
-      if (!whole || whole->empty()) continue;  // a part, or a sign of life
+      if (!whole || whole->empty()) continue;  // a part, or a heartbeat
       if (keep_bulk_encoded_ && is_bulk(*whole)) {
         messages.emplace_back(Encoded{.bytes = std::make_shared<const Bytes>(*std::move(whole))});
       } else {
@@ -149,7 +149,7 @@ std::vector<Message> Connection::receive() {
   return messages;
 }
 
-/// The whole message, once its last piece is there.
+/// The whole message, once its last piece has arrived.
 std::optional<Bytes> Connection::join(Bytes piece) {
   const bool last = piece.size() < kPieceBytes;
   if (last && joined_.empty()) return piece;
@@ -177,7 +177,7 @@ void Connection::lose(std::string because) {
   ::shutdown(socket_.get(), SHUT_RDWR);
 }
 
-// Closing a TCP socket with unread bytes resets the connection, and the peer may lose the last data sent.
+// Closing a TCP socket with unread bytes resets the connection, which may cost the peer the last data sent.
 void Connection::drop_incoming() {
   std::array<std::byte, kReadBytes> chunk;
   for (int turn = 0; turn < kReadsPerTurn; ++turn) {
@@ -193,7 +193,7 @@ bool Connection::farewell() {
   drop_incoming();
   int bytes = 0;
   const bool unacknowledged = is_tcp(socket_.get()) && ::ioctl(socket_.get(), SIOCOUTQ, &bytes) == 0 && bytes > 0;
-  // Poll reports a peer that has closed or is gone.
+  // poll(2) reports a peer that has closed or is gone.
   return sending_failed_ || !unacknowledged ||
          base::wait_for(socket_.get(), 0, Deadline::after(std::chrono::seconds(0)));
 }

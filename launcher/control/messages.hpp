@@ -1,5 +1,5 @@
 // The control protocol: the messages between agents and the coordinator, and between an agent and its attempt process.
-// Those of one attempt carry its epoch, so that late ones of another are known.
+// Those of one attempt carry its epoch, which exposes late messages of another.
 #pragma once
 
 #include <chrono>
@@ -34,7 +34,7 @@ struct Interface {
   bool operator==(const Interface&) const = default;
 };
 
-/// An agent asks to take part.
+/// An agent asks to join.
 struct Hello {
   std::string version{};  ///< of libddp: must be the coordinator's
   std::string run_id{};
@@ -49,7 +49,7 @@ struct Hello {
   bool operator==(const Hello&) const = default;
 };
 
-/// Behind Hello, of an agent of `srun --ddp`, whose ranks are tasks that Slurm starts and ends.
+/// Follows Hello, from an agent of `srun --ddp`, whose ranks are tasks that Slurm starts and ends.
 struct StepTasks {
   std::string node_list{};            ///< of the step, as Slurm writes it
   int world_size = 0;                 ///< of the step
@@ -104,7 +104,7 @@ struct RankStopped {
   bool operator==(const RankStopped&) const = default;
 };
 
-/// All processes of the attempt on this node are gone.
+/// All of the attempt's processes on this node are gone.
 struct AttemptCleaned {
   int epoch = 0;
   std::vector<std::string> store_refusals{};  ///< as in JobOutcome
@@ -116,8 +116,8 @@ inline constexpr int kWholeLines = 0;
 
 /// What a node's ranks have written to the job's console, in the order in which it is to appear there.
 struct ConsolePiece {
-  int writer = 0;           ///< tells the node's streams apart
-  bool unprefixed = false;  ///< bytes as the rank wrote them; else lines behind their prefixes, as LinePiece
+  int writer = 0;           ///< distinguishes the node's streams
+  bool unprefixed = false;  ///< bytes as the rank wrote them; else lines after their prefixes, as LinePiece
   bool begins = true;
   bool ends = true;
   bool overwritten = false;
@@ -143,11 +143,11 @@ struct Progress {
 /// A signal to the agent itself.
 struct SignalReceived {
   int signal = 0;
-  bool by_slurm = false;  ///< from slurmstepd, to the tasks of the step or to all processes below them
+  bool by_slurm = false;  ///< from slurmstepd, to the step's tasks or to all processes below them
   bool operator==(const SignalReceived&) const = default;
 };
 
-/// Rank 0 has read so much more of its Input.
+/// Rank 0 has read this much more of its Input.
 struct InputTaken {
   std::int64_t bytes = 0;
   bool operator==(const InputTaken&) const = default;
@@ -160,7 +160,7 @@ struct NodeLayout {
   int nproc = 0;
   std::string role{};
   std::vector<std::string> addresses{};  ///< of Hello
-  std::string socket_interface{};        ///< of its ranks' traffic between nodes; empty: none was chosen
+  std::string socket_interface{};        ///< of its ranks' traffic between nodes; empty: none chosen
   std::string socket_reason{};           ///< one sentence
   bool operator==(const NodeLayout&) const = default;
 };
@@ -176,16 +176,16 @@ struct PrepareAttempt {
   std::string name_space{};   ///< PMIx namespace of this attempt
   std::string log_name{};     ///< of the folders of log files, before log_suffix: --rdzv-id or Slurm's job
   std::string log_suffix{};   ///< random, the same for all nodes and attempts
-  bool terminal_out = false;  ///< agents' standard output ends up on a terminal, though theirs is none
+  bool terminal_out = false;  ///< agents' standard output ends up on a terminal, though it is not one itself
   bool terminal_err = false;  ///< the same for standard error
   /// The coordinator writes what ranks write to the console: a node may be ahead of it by so many bytes of each stream.
   /// 0: the agent writes to its own standard streams.
   std::int64_t console_window_bytes = 0;
-  /// How long ranks must stand still for RanksStill; 0: they are not watched.
+  /// How long ranks must stall for RanksStill; 0: they are not watched.
   std::int64_t still_after_ms = 0;
-  int nodes_lost = 0;            ///< by attempts before
+  int nodes_lost = 0;            ///< in earlier attempts
   bool input = false;            ///< the receiver's rank 0 gets Input
-  std::int64_t progress_ms = 0;  ///< between two messages Progress; 0: none are wanted
+  std::int64_t progress_ms = 0;  ///< between two messages Progress; 0: none wanted
   std::vector<NodeLayout> nodes{};
   bool operator==(const PrepareAttempt&) const = default;
 };
@@ -215,7 +215,7 @@ struct SignalRanks {
   bool operator==(const SignalRanks&) const = default;
 };
 
-/// The console has taken the first messages of ConsoleOutput that it had not, or has no reader any more.
+/// The console has taken more messages of ConsoleOutput, or has lost its reader.
 struct ConsoleTaken {
   int epoch = 0;
   bool error = false;  ///< those of standard error
@@ -223,11 +223,11 @@ struct ConsoleTaken {
   bool operator==(const ConsoleTaken&) const = default;
 };
 
-/// How long slow consoles may take at the end of an attempt, in all.
+/// Total time for slow consoles at the end of an attempt.
 inline constexpr std::chrono::minutes kDrainTime{10};
 /// After a signal or --timeout, or when the coordinator is lost: Slurm's KillWait is 30 s for everything.
 inline constexpr std::chrono::seconds kUrgentDrainTime{10};
-/// For a console that takes nothing, which may be a pager.
+/// For a console that accepts nothing, which may be a pager.
 inline constexpr std::chrono::seconds kStallLimit{60};
 
 /// All ranks have ended on all nodes, or were given up: remove what is left. Sent again when the drain time shrinks.
@@ -237,7 +237,7 @@ struct EndAttempt {
   bool operator==(const EndAttempt&) const = default;
 };
 
-/// Where Slurm ends what is left on a node with its last rank: RankEnded has come.
+/// For Slurm, which ends what is left on a node with its last rank: RankEnded has arrived.
 struct RankEndNoted {
   int epoch = 0;
   int local_rank = 0;
@@ -262,7 +262,7 @@ struct Fence {
   bool operator==(const Fence&) const = default;
 };
 
-/// PMIx direct modex: asks for the data of rank `rank`.
+/// PMIx direct modex: requests the data of rank `rank`.
 struct ModexRequest {
   int epoch = 0;
   std::int64_t id = 0;  ///< chosen by the asking agent
@@ -279,7 +279,7 @@ struct ModexReply {
   bool operator==(const ModexReply&) const = default;
 };
 
-/// The sender is about to stop itself (Ctrl-Z), so that nothing comes from it until it goes on.
+/// The sender is about to stop itself (Ctrl-Z): it sends nothing until it continues.
 struct Resting {
   bool rests = false;
   bool operator==(const Resting&) const = default;
@@ -287,14 +287,14 @@ struct Resting {
 
 // ---- hangs ----------------
 
-/// None of the node's ranks gets on any more, or one does again.
+/// All of the node's ranks have stalled, or one progresses again.
 struct RanksStill {
   int epoch = 0;
   bool still = false;
   bool operator==(const RanksStill&) const = default;
 };
 
-/// The coordinator asks what all ranks of a node do.
+/// The coordinator asks what all ranks of a node are doing.
 struct ObserveRanks {
   int epoch = 0;
   int limit_ms = 0;  ///< from now on
@@ -342,10 +342,10 @@ using Message =
 /// lists behind a 32-bit length; times as nanoseconds since 1970.
 Bytes encode(const Message& message);
 
-/// The same for a message that several connections get, whose bytes they share.
+/// As encode(), for a message to several connections, which share the bytes.
 Encoded encode_once(const Message& message);
 
-/// Throws Error(protocol) for anything that encode() does not make. Takes memory in proportion to @p bytes.
+/// Throws Error(protocol) for anything that encode() does not produce. Allocates in proportion to @p bytes.
 Message decode(std::span<const std::byte> bytes);
 
 /// Whether @p bytes are a Fence, ModexRequest, ModexReply, ConsoleOutput or RanksObserved, which may be long, judged by

@@ -27,11 +27,11 @@
 namespace ddp::launcher {
 namespace {
 
-// For TCP and the handshake with a host that does not answer: its agent is missed within seconds.
+// For TCP and the handshake with an unresponsive host: its missing agent is noticed within seconds.
 constexpr int kConnectSeconds = 10;
 constexpr int kSshFailed = 255;  // ssh(1), EXIT STATUS
 constexpr int kNotExecutable = 126;
-constexpr int kNotFound = 127;  // of the shell there
+constexpr int kNotFound = 127;  // of the remote shell
 constexpr std::chrono::seconds kEndPatience{2};
 
 std::string without_domain(const std::string& name) { return name.substr(0, name.find('.')); }
@@ -68,7 +68,7 @@ std::vector<std::string> agent_ssh_command(const LaunchOptions& options, const s
                                            const std::string& ddprun) {
   std::vector<std::string> command = options.ssh_command;
   for (const char* word : {"-T", "-x", "-o", "BatchMode=yes"}) command.emplace_back(word);
-  // A master that ssh leaves behind would keep our pipes open. One that is there already is used.
+  // A master that ssh leaves behind would keep our pipes open. An existing one is used.
   for (const char* word : {"-o", "ControlMaster=no", "-o", "LogLevel=ERROR", "-o"}) command.emplace_back(word);
   command.push_back(fmt::format("ConnectTimeout={}", kConnectSeconds));
   if (options.ssh_port) {
@@ -163,8 +163,8 @@ void HostAgents::send_settings(Host& host) {
   const ssize_t size = ::write(host.input.get(), host.unsent.data(), host.unsent.size());
   if (size < 0 && (errno == EINTR || errno == EAGAIN)) return;
   if (size > 0) host.unsent.erase(0, static_cast<std::size_t>(size));
-  // Where nobody reads it, the process tells why. Until it has joined, the agent takes the open pipe for a sign of
-  // life.
+  // If the pipe has no reader, the process reports why. Until the agent has joined, it takes the open pipe for a sign
+  // of life.
   if (size < 0 || host.unsent.empty()) leave_input(host);
 }
 
@@ -295,7 +295,7 @@ namespace {
 constexpr std::size_t kMostNames = 16;
 constexpr char kAnyHost = '\1';
 
-/// The same for hosts that failed in the same way.
+/// A key that hosts with the same failure share.
 std::string kind_of(const HostFailure& failure) {
   std::string kind = failure.cause;
   for (auto at = kind.find(failure.host); at != std::string::npos; at = kind.find(failure.host, at + 1))

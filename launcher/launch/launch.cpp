@@ -48,13 +48,13 @@
 namespace ddp::launcher {
 namespace {
 
-// For an agent over ssh to reach its frontend.
+// Time for an agent over ssh to reach its frontend.
 constexpr std::chrono::milliseconds kFrontendPatience{30'000};
-// srun's own exit code, as for a job that it does not know; else it is that of a task.
+// srun's own exit code, as for an unknown job; any other is a task's.
 constexpr int kSrunRefused = 1;
-// For standard error to take what the hosts' ssh have said.
+// Time for standard error to take the output of the hosts' ssh.
 constexpr std::chrono::milliseconds kWordsPatience{1'000};
-// For folders of jobs that were killed: the next ddprun removes the rest.
+// Time to remove folders of jobs that were killed: the next ddprun removes the rest.
 constexpr std::chrono::seconds kSweepLimit{1};
 
 void say(const std::string& text) { base::write_stderr_line(fmt::format("ddprun: {}", text)); }
@@ -87,12 +87,12 @@ class Process {
         arguments_(arguments),
         reporter_(options) {
     peers_.peer_timeout = base::peer_timeout(environment);
-    // As in torchrun: standalone jobs share nothing, not even a name.
+    // As in torchrun, standalone jobs share nothing, not even a name.
     if (options.standalone) options_.rendezvous.run_id = control::Secret::random().to_hex().substr(0, 32);
   }
 
   int run() {
-    hold_signals(options_.forwarded_signals);  // while it waits for other nodes; ending ones end it
+    hold_signals(options_.forwarded_signals);  // held while it waits for other nodes; terminating ones end it
     if (role_.role == LaunchRole::frontend) {
       FrontendRendezvous rendezvous = meet_as_frontend(frontend_addresses(options_, role_.by_hosts, environment_));
       lead(std::move(rendezvous.listener), &rendezvous.point);
@@ -118,8 +118,8 @@ class Process {
     return endpoint.empty() ? options_.rendezvous.master_addr : endpoint;
   }
 
-  /// What does not depend on the other nodes. An error here ends the whole job: an agent among several keeps it for the
-  /// coordinator.
+  /// Prepares what does not depend on other nodes. An error here ends the whole job: one agent among several keeps it
+  /// for the coordinator.
   void prepare_node() {
     job_ = std::make_unique<NodeJob>();
     job_->host = base::host_name();
@@ -132,7 +132,7 @@ class Process {
     });
   }
 
-  /// Before a rank starts, and finds out itself. libddp.so lies in bin/../lib, or where the loader looks.
+  /// Checks before a rank would find out by itself. libddp.so is in bin/../lib, or where the loader looks.
   void require_backend() const {
     const std::string inherited = environment_.raw("DDP_BACKEND").value_or("");
     const std::string own = own_path();
@@ -155,7 +155,7 @@ class Process {
   }
 
   void meet() {
-    // A frontend listens before it starts agents over ssh; those that outlive it shall not wait long.
+    // A frontend listens before it starts agents over ssh; agents that outlive it should not wait long.
     const std::chrono::milliseconds patience = options_.rendezvous.join_timeout;
     const auto began = Deadline::Clock::now();
     const Deadline deadline{began + (role_.by_hosts ? std::min(patience, kFrontendPatience) : patience)};
@@ -183,11 +183,11 @@ class Process {
     }
   }
 
-  /// The coordinator is in this process; so is the agent of this node, except in a frontend.
+  /// Runs the coordinator in this process, and this node's agent except in a frontend.
   void lead(std::unique_ptr<control::Listener> listener, const RendezvousPoint* point) {
     make_signals();
-    // Strangers who crowd the listener shall not use up what the job needs.
-    // Of each ssh there are a pidfd, its words and, at first, its input.
+    // Strangers who crowd the listener must not use up the job's descriptors.
+    // Each ssh has a pidfd, its output and, at first, its input.
     const int each = role_.role == LaunchRole::frontend && role_.by_hosts ? 4 : 1;
     allow_connections(static_cast<rlim_t>(role_.nodes.max) * each + (listener ? control::kMaxPending : 0), 0);
     CoordinatorOptions coordination = coordinator_options(options_, role_, environment_);
@@ -232,7 +232,7 @@ class Process {
             .left = [this](std::int64_t node, const std::string& why) { coordinator_->agent_left(node, why); }});
   }
 
-  /// srun would tear lines of the nodes: this process writes them.
+  /// srun would break up lines of the nodes, so this process writes them.
   void write_console(CoordinatorEvents& events) {
     console_ = std::make_unique<JobConsole>(
         loop_, STDOUT_FILENO, STDERR_FILENO,
@@ -301,8 +301,8 @@ class Process {
     }
   }
 
-  /// Ctrl-Z, and Slurm's suspension of a job: first the ranks, which are in sessions of their own, then this process.
-  /// It goes on with SIGCONT.
+  /// Ctrl-Z, and Slurm's suspension of a job: stops first the ranks, which have sessions of their own, then this
+  /// process. SIGCONT resumes it.
   void suspend() {
     if (coordinator_) coordinator_->suspend();
     if (agent_) agent_->suspend(!coordinator_);
@@ -322,7 +322,7 @@ class Process {
 
   int drive() {
     while ((coordinator_ && !coordinator_->finished()) || (agent_ && !agent_->finished())) {
-      Deadline deadline = Deadline::after(std::chrono::hours(24));  // where there is no other limit
+      Deadline deadline = Deadline::after(std::chrono::hours(24));  // without another limit
       for (const auto& limit :
            {coordinator_ ? coordinator_->next_deadline() : std::nullopt,
             agent_ ? agent_->next_deadline() : std::nullopt, hosts_ ? hosts_->next_deadline() : std::nullopt,
@@ -362,7 +362,7 @@ class Process {
   JobReporter reporter_;
   PeerLimits peers_;
   std::int64_t order_ = -1;
-  bool joined_ = false;  ///< some agent has
+  bool joined_ = false;  ///< an agent has joined
   OwnNetwork network_;
   std::unique_ptr<NodeJob> job_;
   std::optional<ScratchDirectory> scratch_;
@@ -389,7 +389,7 @@ int launch(LaunchOptions options, base::Environment environment, const std::vect
     const bool first = environment.number("SLURM_PROCID").value_or(role.by_hosts ? -1 : 0) == 0;
     if (first && !remark.empty()) say(fmt::format("{}: {}", base::host_name(), remark));
   }
-  // A frontend has said it for its agents.
+  // A frontend has already logged it for its agents.
   if (options.verbose && role.role != LaunchRole::frontend_agent)
     say(fmt::format("{}: {}", base::host_name(), role.reason));
   if (!options.report_json.empty() && role.role != LaunchRole::frontend_agent) check_report_file(options.report_json);
@@ -404,7 +404,7 @@ std::string temporary_folder(const base::Environment& environment) {
 std::string leave_missing_temporary_folder(base::Environment& environment) {
   const std::string folder = environment.raw("TMPDIR").value_or("");
   struct stat facts {};
-  // What is there and cannot be used, for example as it is full, was chosen for a reason.
+  // A folder that exists but is unusable, for example full, was chosen for a reason.
   if (folder.empty() || ::stat(folder.c_str(), &facts) == 0 || (errno != ENOENT && errno != ENOTDIR)) return {};
   auto variables = environment.variables();
   variables.erase("TMPDIR");

@@ -38,7 +38,7 @@ std::string range_text(const NodeRange& nodes) {
   return nodes.min == nodes.max ? fmt::format("{}", nodes.max) : fmt::format("{}:{}", nodes.min, nodes.max);
 }
 
-/// "2(x3),1" has several tasks on a node.
+/// "2(x3),1" has several tasks per node.
 bool one_task_per_node(const base::SlurmStep& step, int tasks) {
   return step.tasks_per_node.empty() || step.tasks_per_node == "1" ||
          step.tasks_per_node == fmt::format("1(x{})", tasks);
@@ -86,13 +86,13 @@ RoleDecision decide_in_step(const LaunchOptions& options, const base::Environmen
           .nodes = {.min = options.nodes_given ? options.nodes.min : tasks, .max = tasks}};
 }
 
-/// Of this allocation; one that was made inside a task of a heterogeneous job inherits its variables.
+/// Whether this allocation is heterogeneous; one made inside a task of a heterogeneous job inherits its variables.
 bool is_heterogeneous(const base::Environment& environment) {
   return environment.number("SLURM_HET_SIZE").value_or(1) > 1 &&
          environment.raw("SLURM_JOB_ID_HET_GROUP_0") == environment.raw("SLURM_JOB_ID");
 }
 
-/// The nodes of each component.
+/// The number of nodes of each component.
 std::vector<int> allocated_nodes(const base::Environment& environment) {
   const int components = environment.number("SLURM_HET_SIZE").value_or(1);
   if (!is_heterogeneous(environment)) return {environment.number("SLURM_JOB_NUM_NODES").value_or(1)};
@@ -110,7 +110,7 @@ std::vector<int> allocated_nodes(const base::Environment& environment) {
   return nodes;
 }
 
-/// The first @p wanted of them.
+/// The first @p wanted nodes.
 std::vector<int> take_nodes(std::vector<int> components, int wanted) {
   for (int& nodes : components) {
     nodes = std::min(nodes, wanted);
@@ -119,14 +119,14 @@ std::vector<int> take_nodes(std::vector<int> components, int wanted) {
   return components;
 }
 
-/// Nothing: the allocation does not matter.
+/// Empty: the allocation does not matter.
 std::optional<RoleDecision> decide_in_allocation(const LaunchOptions& options, const base::Environment& environment,
                                                  const base::SlurmStep& step) {
-  // A shell of a heterogeneous salloc has only the components' numbers of nodes.
+  // A shell of a heterogeneous salloc only has the components' numbers of nodes.
   const bool allocation = environment.has("SLURM_JOB_NUM_NODES") || is_heterogeneous(environment);
   if (!environment.has("SLURM_JOB_ID") || !allocation) return std::nullopt;
   if (base::is_torchrun_worker(environment)) return std::nullopt;
-  if (step.kind == base::SlurmStep::Kind::user) return std::nullopt;  // a child of a task: its node is all that it has
+  if (step.kind == base::SlurmStep::Kind::user) return std::nullopt;  // a child of a task has only its node
   const std::vector<int> components = allocated_nodes(environment);
   const int have = std::accumulate(components.begin(), components.end(), 0);
   NodeRange nodes{.min = have, .max = have};
@@ -137,7 +137,7 @@ std::optional<RoleDecision> decide_in_allocation(const LaunchOptions& options, c
     }
     nodes = {.min = options.nodes.min, .max = std::min(options.nodes.max, have)};
   }
-  // slurmd sets it for what runs on a node of the allocation; a shell of salloc may run elsewhere.
+  // slurmd sets it for processes on the allocation's nodes; a shell of salloc may run elsewhere.
   if (nodes.max == 1 && !step.node_name.empty())
     return RoleDecision{.role = LaunchRole::alone,
                         .reason = "one node was requested, and this one is in the allocation",
@@ -211,7 +211,7 @@ void leave_surrounding_step() noexcept {
 
 namespace {
 
-// For debuggers to read the symbols of all ranks of a node (gdb: seconds with libtorch's).
+// Time for debuggers to read the symbols of all ranks of a node (gdb: seconds with libtorch's).
 constexpr std::chrono::seconds kStackLimit{25};
 
 }  // namespace
@@ -263,7 +263,7 @@ std::string log_name(const LaunchOptions& options, const base::Environment& envi
   const bool given = !options.standalone && run_id != RendezvousOptions{}.run_id;
   const auto job = environment.raw("SLURM_JOB_ID");
   if (given || !job || job->empty()) return run_id;
-  // Nothing but the two, as other variables may be wrong without a consequence here.
+  // Reads only these two, as other variables may be wrong without consequence here.
   const auto step = base::SlurmStep::read(
       base::Environment{{{"SLURM_JOB_ID", *job}, {"SLURM_STEP_ID", environment.raw("SLURM_STEP_ID").value_or("")}}});
   return step.kind == base::SlurmStep::Kind::user ? step.name : *job;

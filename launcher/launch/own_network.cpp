@@ -28,7 +28,7 @@
 namespace ddp::launcher {
 namespace {
 
-// A healthy resolver needs milliseconds, and its first retry comes after five seconds (resolv.conf(5)).
+// A healthy resolver needs milliseconds; its first retry comes after five seconds (resolv.conf(5)).
 constexpr std::chrono::seconds kResolverPatience{8};
 
 std::vector<topology::InterfaceFact> interfaces() { return topology::read_usable_interfaces(); }
@@ -38,14 +38,14 @@ std::vector<std::string> peer_hosts(const std::string& rendezvous_host, const ba
                                     Deadline deadline) {
   std::vector<std::string> hosts;
   if (!rendezvous_host.empty() && !is_own_name(rendezvous_host, deadline)) hosts.push_back(rendezvous_host);
-  // there is a rule without other hosts
+  // another rule covers jobs without other hosts
   for (std::string& node : other_nodes(environment).value_or(std::vector<std::string>{}))
     hosts.push_back(std::move(node));
   return hosts;
 }
 
-/// Slurm's compressed lists: of the step, which may be inherited from a task that this job was made in, of the job, and
-/// of all components of a heterogeneous one. Nothing if one is missing.
+/// Slurm's compressed lists: of the step, perhaps inherited from the task that started this job, of the job, and of all
+/// components of a heterogeneous job. Empty if one is missing.
 std::optional<std::vector<std::string>> node_lists(const base::Environment& environment) {
   std::vector<std::string> lists;
   for (const char* name : {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"}) {
@@ -82,7 +82,7 @@ std::vector<std::string> numeric_addresses(const std::string& host, Deadline dea
     for (const addrinfo* entry = list.get(); entry != nullptr; entry = entry->ai_next) {
       char text[NI_MAXHOST];
       if (::getnameinfo(entry->ai_addr, entry->ai_addrlen, text, sizeof text, nullptr, 0, NI_NUMERICHOST) == 0 &&
-          std::find(addresses.begin(), addresses.end(), text) == addresses.end())  // two lines of /etc/hosts give two
+          std::find(addresses.begin(), addresses.end(), text) == addresses.end())  // /etc/hosts may have it twice
         addresses.emplace_back(text);
     }
   } catch (const Error& error) {
@@ -181,10 +181,10 @@ base::Environment without_interface_names(const base::Environment& environment) 
 
 namespace {
 
-// A healthy resolver answers hundreds of names in it.
+// A healthy resolver answers hundreds of names in this time.
 constexpr std::chrono::seconds kUniteLimit{1};
 
-/// How the list's first name of a host and this one are told apart in what follows.
+/// Stands for this host in the messages below.
 constexpr const char* kHere = "this host";
 
 }  // namespace
@@ -235,7 +235,7 @@ namespace {
 using topology::InterfaceFact;
 using topology::Subnet;
 
-// For all names. A healthy resolver answers hundreds in a second.
+// For all names. A healthy resolver answers hundreds per second.
 constexpr std::chrono::seconds kLookUpLimit{2};
 
 bool is_in_subnet(const std::string& host, const InterfaceAddress& of) {
@@ -288,7 +288,7 @@ std::vector<std::string> coordinator_addresses(const std::vector<std::string>& o
       return std::find(own.begin(), own.end(), address.address) != own.end();
     });
   });
-  if (chosen <= 1) return own;  // names could change nothing
+  if (chosen <= 1) return own;  // names could not change the choice
   const Deadline deadline = Deadline::after(kLookUpLimit);
   std::vector<std::vector<std::string>> found;
   for (const std::string& host : hosts) {
@@ -306,7 +306,7 @@ std::vector<std::string> frontend_addresses(const LaunchOptions& options, bool b
     const bool useless_name = given.size() == 1 && given.front() == "127.0.1.1" && options.local_addr != given.front();
     if (!useless_name) return given;
   }
-  // The interface in the environment is one of the nodes'; this host need not have it.
+  // The environment names an interface of the nodes; this host may not have it.
   const base::Environment without_names = without_interface_names(environment);
   std::vector<std::string> others;
   if (!by_hosts) {

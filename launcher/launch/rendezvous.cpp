@@ -42,7 +42,7 @@
 namespace ddp::launcher {
 namespace {
 
-// Ports of torchrun: a static rendezvous, and c10d's default.
+// torchrun's ports: of a static rendezvous, and c10d's default.
 constexpr std::uint16_t kStaticPort = 29500;
 constexpr std::uint16_t kDynamicPort = 29400;
 
@@ -53,8 +53,8 @@ constexpr std::uint16_t kDynamicPort = 29400;
                .hint = "ddprun sets it for the agents that it starts; unset it elsewhere"}};
 }
 
-/// Null: another agent of this host leads. Linux may refuse the port to both of two that listen at the same moment (it
-/// looks for other listeners after it has marked the socket), so they retry after random pauses.
+/// Null: another agent of this host leads. Linux may refuse the port to both of two processes that listen at the same
+/// moment (it looks for other listeners after marking the socket), so they retry after random pauses.
 std::unique_ptr<control::Listener> listen_unless_another_does(const std::vector<std::string>& addresses,
                                                               std::uint16_t port,
                                                               const std::shared_ptr<control::Prover>& prover) {
@@ -72,11 +72,11 @@ std::unique_ptr<control::Listener> listen_unless_another_does(const std::vector<
   return nullptr;
 }
 
-/// Of an agent that must lead.
+/// Addresses for an agent that must lead.
 std::vector<std::string> addresses_to_lead_at(const std::string& host, bool told_to_lead, Deadline deadline) {
   std::vector<std::string> addresses = listening_addresses(host, deadline);
   if (!addresses.empty()) return addresses;
-  if (told_to_lead) return {""};  // the address may be one that is translated
+  if (told_to_lead) return {""};  // the address may be translated
   throw Error{{.code = ErrorCode::invalid_argument,
                .attempted = "listening for the job's other nodes",
                .cause = fmt::format("{}, node 0, has no address '{}'", base::host_name(), host),
@@ -84,7 +84,7 @@ std::vector<std::string> addresses_to_lead_at(const std::string& host, bool told
                        "translates it, add --rdzv-conf is_host=1 on node 0"}};
 }
 
-/// In the host list, or the number of Slurm's task: there is one on each node, in the order that the user wants.
+/// Position in the host list, or the number of Slurm's task: one per node, in the user's order.
 std::int64_t place_of_agent(const base::Environment& environment) {
   const auto part = environment.raw(kAgentHostVariable);
   if (!part) return environment.number("SLURM_PROCID").value_or(-1);
@@ -123,7 +123,7 @@ control::Connection Rendezvous::connect(const std::string& remark) const {
   std::mutex mutex;
   std::string found;
   std::optional<WaitNotice> notice;
-  // Agents that a frontend has started, or that follow a step's first task, leave it to that one.
+  // Agents that a frontend started, or that follow a step's first task, leave the notice to that process.
   if (host.empty())
     notice.emplace([&] {
       const std::lock_guard lock(mutex);
@@ -208,7 +208,7 @@ Rendezvous meet_at_endpoint(const LaunchOptions& options, const base::Environmen
 namespace {
 
 constexpr const char* kKey = "ddprun";
-// The child gives up at the deadline by itself; this is for one that hangs inside a library.
+// The child gives up at the deadline; this covers one that hangs inside a library.
 constexpr std::chrono::seconds kChildPatience{5};
 
 std::unique_ptr<KeyValueStore> connect_step(const base::Environment& environment, Deadline deadline) {
@@ -217,7 +217,7 @@ std::unique_ptr<KeyValueStore> connect_step(const base::Environment& environment
   return std::make_unique<kvs::Pmi2Store>(environment.number("PMI_FD").value(), deadline);
 }
 
-/// What the child tells: '+' and the rendezvous point, or '-' and an error's text.
+/// Returns the child's message: '+' and the rendezvous point, or '-' and an error's text.
 std::string exchange(const base::Environment& environment, const std::string& own_point, Deadline deadline) {
   std::unique_ptr<KeyValueStore> store;
   try {
@@ -283,7 +283,7 @@ Rendezvous meet_in_step(const base::Environment& environment, const std::vector<
   const pid_t pid = ::fork();
   if (pid == 0) run_child(environment, own_point, child_end.get(), deadline);
   if (pid < 0) throw base::system_error(attempted, errno, "check the limit of processes (ulimit -u)");
-  const base::ChildProcess child{pid};  // killed in the end, in case it hangs inside a library
+  const base::ChildProcess child{pid};  // killed at the end, in case it hangs inside a library
   child_end.reset();
   if (leads && !base::wait_for(answer.get(), POLLIN, earlier(deadline, Deadline::after(kSilentWait))) &&
       !deadline.expired())

@@ -17,18 +17,18 @@
 namespace ddp::launcher {
 namespace {
 
-/// What a terminal that says it is writable takes at least (WAKEUP_CHARS of Linux's drivers/tty/n_tty.c).
+/// The least that a writable terminal accepts (WAKEUP_CHARS of Linux's drivers/tty/n_tty.c).
 constexpr std::size_t kTerminalRoom = 256;
 constexpr std::size_t kSocketChunk = std::size_t{256} << 10U;
 constexpr std::size_t kCompactFrom = std::size_t{1} << 18U;
-constexpr std::size_t kUsualColumns = 80;  // where a terminal does not say
+constexpr std::size_t kUsualColumns = 80;  // if a terminal does not report them
 
 std::size_t columns_of(int fd) {
   winsize size{};
   return ::ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : kUsualColumns;
 }
 
-/// The beginning of @p text that takes so many columns: one for each UTF-8 character, none for a colour.
+/// The beginning of @p text that fits this many columns: one per UTF-8 character, none for a colour.
 std::string_view fitting(std::string_view text, std::size_t columns) {
   bool in_colour = false;
   for (std::size_t at = 0; at < text.size(); ++at) {
@@ -67,10 +67,10 @@ void ConsoleSink::detect(int fd, OutputFile::Complaint complaint) {
     kind_ = Kind::socket;
     chunk_bytes_ = kSocketChunk;
   } else if (S_ISFIFO(facts.st_mode) || terminal_) {
-    // Writes of at most PIPE_BUF bytes are not torn by other writers to the same pipe (POSIX).
+    // Other writers to the same pipe do not break up writes of at most PIPE_BUF bytes (POSIX).
     chunk_bytes_ = PIPE_BUF;
-    // Reopened, a pipe or terminal can be non-blocking for this process alone. Only its owner may do that, so not after
-    // su(1).
+    // Reopened, a pipe or terminal can be non-blocking for this process alone. Only its owner may reopen it, so not
+    // after su(1).
     own_fd_.reset(::open(fmt::format("/proc/self/fd/{}", fd).c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY));
     kind_ = own_fd_ ? Kind::own : Kind::shared;
     if (kind_ == Kind::shared && terminal_) chunk_bytes_ = kTerminalRoom;
@@ -97,7 +97,7 @@ void ConsoleSink::append_line(const void* owner, std::string_view prefix, const 
   if (piece.overwritten && terminal_) return show_bar(owner, prefix, piece.text);
   remove_bar();
   const bool interrupted = owner_ != owner;
-  if (!piece.begins && piece.text.empty() && interrupted) return;  // the interruption has ended the line already
+  if (!piece.begins && piece.text.empty() && interrupted) return;  // the interruption has already ended the line
   if (line_open_ && (interrupted || !open_prefixed_)) push("\n");
   if (piece.begins || interrupted) push(prefix);
   push(piece.text);
@@ -113,7 +113,7 @@ void ConsoleSink::show_bar(const void* owner, std::string_view prefix, std::stri
   line_open_ = open_prefixed_ = false;
   const std::string line = fmt::format("{}{}", prefix, text);
   push("\r");
-  push(fitting(line, columns_of(fd_) - 1));  // in the last column, some terminals would wrap
+  push(fitting(line, columns_of(fd_) - 1));  // some terminals would wrap at the last column
   push("\x1b[0m\x1b[K");
   bar_shown_ = true;
   bar_owner_ = owner;
@@ -137,7 +137,7 @@ void ConsoleSink::flush() {
   if (kind_ == Kind::file && !idle() && !gone_) {
     const std::string taken = std::exchange(queue_, {});
     taken_bytes_ += taken.size();
-    file_->write(taken);  // a complaint may come back to this very queue
+    file_->write(taken);  // a complaint may return to this very queue
     return;
   }
   while (!idle() && !gone_) {
@@ -193,7 +193,7 @@ void ConsoleSink::abandon() {
 
 void ConsoleSink::close() {
   if (file_) file_->close();
-  own_fd_.reset();  // a reader waits for the end of the pipe while it is open
+  own_fd_.reset();  // an open pipe would keep its reader waiting for the end
   gone_ = true;
 }
 
@@ -219,7 +219,7 @@ bool RemoteConsole::dropped(std::size_t bytes) {
   return gone_;
 }
 
-/// A piece at the end of the last batch that is not sent yet. @p mergeable: the last one, if it is @p owner's, too
+/// A piece at the end of the last unsent batch. @p mergeable: reuses the last piece if it is @p owner's, too
 control::ConsolePiece& RemoteConsole::add(const void* owner, std::size_t bytes, bool mergeable) {
   if (unsent_.empty() || unsent_.back().bytes >= kBatchBytes)
     unsent_.push_back({.output = {.epoch = epoch_, .error = error_}, .bytes = 0});

@@ -27,9 +27,9 @@ constexpr std::size_t kFlushBytes = 65'536;
 constexpr milliseconds kLongestWait = std::chrono::minutes(1);
 /// A thread that takes longer hangs in a file system that does not answer.
 constexpr milliseconds kThreadPatience = std::chrono::seconds(2);
-/// For the last words to the job's console to leave.
+/// Time for the last words to reach the job's console.
 constexpr milliseconds kFarewell = std::chrono::seconds(1);
-/// Between two questions whether the end has become urgent.
+/// Time between two checks whether the end has become urgent.
 constexpr milliseconds kPatienceCheck{100};
 
 }  // namespace
@@ -72,7 +72,7 @@ base::UniqueFd PumpCore::add(const StreamRoute& route) {
     throw base::system_error(fmt::format("making a pipe for the output of rank {}", route.rank), errno);
   base::UniqueFd reading{ends[0]};
   base::UniqueFd writing{ends[1]};
-  // only this end: workers expect a standard output that blocks
+  // only this end: workers expect a blocking standard output
   if (::fcntl(reading.get(), F_SETFL, O_NONBLOCK) != 0)
     throw base::system_error(fmt::format("preparing the pipe of rank {}", route.rank), errno);
   entries_.push_back({.stream = std::make_unique<LogStream>(std::move(reading), route, std::move(targets),
@@ -102,7 +102,7 @@ void PumpCore::run() noexcept {
     work();
   } catch (const std::exception& error) {
     base::log(base::LogLevel::error, "passing on the workers' output has ended: {}", error.what());
-    for (Entry& entry : entries_) entry.stream->abandon();  // or workers would wait forever
+    for (Entry& entry : entries_) entry.stream->abandon();  // otherwise workers would wait forever
   }
   const std::lock_guard lock(mutex_);
   ended_ = true;
@@ -125,7 +125,7 @@ void PumpCore::wait() {
   Deadline until = Deadline::after(kLongestWait);
   if (ending_) until = earlier(until, *ending_);
   if (!unfinished_.empty()) until = earlier(until, Deadline{unfinished_.begin()->first});
-  // A complaint that came while its console was written is still in the queue.
+  // A complaint that arrived while its console was written is still queued.
   const bool at_once =
       std::any_of(consoles_.begin(), consoles_.end(), [](const Outlet& console) { return console.sink->ready(); });
   loop_.run_once(at_once ? Deadline{Deadline::Clock::now()} : until);
@@ -143,7 +143,7 @@ void PumpCore::read_once(std::size_t index) {
   if (console != nullptr && console->queued() >= kFlushBytes && console->ready()) console->flush();
 }
 
-/// Closes the stream when it has ended or, at the end of the job, has given what was in its pipe. @return bytes read.
+/// Closes the stream at its end or, at the end of the job, once its pipe is read. @return bytes read
 std::size_t PumpCore::read_stream(std::size_t index) {
   Entry& entry = entries_[index];
   LogStream& stream = *entry.stream;
@@ -216,7 +216,7 @@ void PumpCore::answer_requests() {
   for (const int local_rank : local_ranks) {
     for (std::size_t i = 0; i < entries_.size(); ++i) {
       const LogStream& stream = *entries_[i].stream;
-      // also where a console is full: what a pipe holds is little
+      // even if a console is full: a pipe holds little
       if (stream.local_rank() == local_rank && stream.has_tail()) drain(i, stream.pending_bytes());
     }
   }
@@ -228,7 +228,7 @@ void PumpCore::answer_requests() {
   if (begins_to_end) begin_end();
 }
 
-/// Grows with progress towards the end.
+/// Grows while the pump makes progress towards its end.
 std::uint64_t PumpCore::moved_bytes() const {
   std::uint64_t bytes = owed_read_;
   for (const Outlet& console : consoles_) bytes += console.sink->taken_bytes();
@@ -261,7 +261,7 @@ void PumpCore::give_up() {
     const std::string line = fmt::format(
         "ddprun: {}{} was not read in time: {} bytes of the ranks' output were not written to it",
         options_.job_console ? options_.host + ": " : "", console.sink->name(), console.sink->abandoned_bytes());
-    // Nobody will wait until the job's console has taken it.
+    // No reader waits until the job's console has taken this.
     options_.job_console ? base::write_stderr_line(line) : complain(line);
   }
 }
@@ -270,7 +270,7 @@ void PumpCore::close_all() {
   for (std::size_t i = 0; i < entries_.size(); ++i) close_stream(i);
   for (auto* const filtered : {&filtered_out_, &filtered_err_})
     if (*filtered) (*filtered)->close();
-  // Standard error comes last: it may be told about a file behind standard output.
+  // Standard error comes last: it may get complaints about a file that standard output feeds.
   out_->flush();
   if (out_ != err_) out_->close();
   err_->flush();
@@ -353,7 +353,7 @@ PumpCore::Outlet* PumpCore::console_of(const LogStream& stream) {
   return found == consoles_.end() ? nullptr : &*found;
 }
 
-/// What the job's console has taken; or it is lost.
+/// Reads what the job's console has taken, or that it is lost.
 void PumpCore::read_job_console() {
   control::Connection& connection = *options_.job_console;
   connection.flush();

@@ -31,7 +31,7 @@ constexpr std::string_view kHosts = "it is -H (--host) or --hostfile here";
 constexpr std::string_view kIdentity = "write --ssh-command 'ssh -i FILE'";
 constexpr std::string_view kPlacement = "ddprun places and binds ranks by --bind";
 
-// Of mpirun (Open MPI, MPICH), horovodrun, srun, accelerate and deepspeed.
+// Options of mpirun (Open MPI, MPICH), horovodrun, srun, accelerate and deepspeed.
 constexpr std::array kForeign{
     ForeignOption{"-c", kTotal},
     ForeignOption{"--ntasks", kTotal},
@@ -83,7 +83,7 @@ std::string hint_for_foreign_option(std::string_view name) {
 
 namespace {
 
-// Programs have their own --role, --log-dir or --module; these are launchers' alone.
+// Programs have their own --role, --log-dir or --module; these belong to launchers alone.
 constexpr std::array<std::string_view, 9> kLauncherOptions{"--nproc-per-node", "--nnodes",       "--node-rank",
                                                            "--standalone",     "--max-restarts", "--rdzv-backend",
                                                            "--rdzv-endpoint",  "--rdzv-id",      "--hostfile"};
@@ -197,11 +197,11 @@ cli::ProgramText program_text() {
   };
 }
 
-// From ddprun's arguments and environment to checked options: the groups of options do the work.
+// Turns ddprun's arguments and environment into checked options; the option groups do the work.
 
 namespace {
 
-/// What is printed instead of launching anything.
+/// Flags that print something instead of launching.
 struct InformationFlags {
   bool help = false;
   bool version = false;

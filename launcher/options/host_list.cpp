@@ -17,7 +17,7 @@ namespace ddp::launcher {
 
 std::vector<std::string> split_shell_words(const std::string& option, const std::string& text) {
   std::vector<std::string> words;
-  bool inside = false;  // a word, which may be empty: ''
+  bool inside = false;  // of a word, which may be empty: ''
   char quote = 0;
   for (std::size_t at = 0; at < text.size(); ++at) {
     const char letter = text[at];
@@ -34,7 +34,7 @@ std::vector<std::string> split_shell_words(const std::string& option, const std:
     } else if (letter == '\\' && quote != '\'') {
       if (at + 1 == text.size()) cli::reject_value(option, text, "ends in a backslash", "write \\\\ for one");
       const char next = text[++at];
-      // Within double quotes it keeps only what would mean something there.
+      // In double quotes a backslash only escapes characters with a meaning there.
       if (quote == '"' && next != '"' && next != '\\' && next != '$' && next != '`') words.back() += letter;
       words.back() += next;
     } else {
@@ -58,7 +58,7 @@ namespace {
 constexpr const char* kListHint = "write HOST or HOST:RANKS, with commas between them: n0:2,n[1-3]:4";
 constexpr const char* kLineHint = "write one host a line: HOST, HOST:RANKS or HOST slots=RANKS";
 
-// Windows' editors begin a file in UTF-8 with it.
+// Windows editors put it at the beginning of UTF-8 files.
 constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
 
 struct Count {
@@ -67,7 +67,7 @@ struct Count {
   bool given = false;
 };
 
-/// Takes "host:2" apart; an IPv6 address has brackets.
+/// Splits "host:2"; an IPv6 address has brackets.
 Count split_count(const std::string& source, std::string_view word) {
   std::size_t colon = std::string_view::npos;
   if (const auto close = word.find(']');
@@ -85,7 +85,7 @@ Count split_count(const std::string& source, std::string_view word) {
   return {.host = word.substr(0, colon), .number = word.substr(colon + 1), .given = true};
 }
 
-/// What ssh would take for an option is no host.
+/// A name that ssh would take for an option is not a host.
 std::string checked_name(const std::string& source, const std::string& name) {
   std::string host = parse_host(source, name);
   if (host.starts_with('-')) cli::reject_value(source, name, "is not a host name or address", kListHint);
@@ -122,7 +122,7 @@ void add_word(const std::string& source, std::string_view word, std::vector<Host
   }
 }
 
-/// At the commas outside brackets.
+/// Splits at the commas outside brackets.
 std::vector<std::string_view> entries_of(std::string_view text) {
   std::vector<std::string_view> entries;
   std::size_t begin = 0;
@@ -137,13 +137,13 @@ std::vector<std::string_view> entries_of(std::string_view text) {
   return entries;
 }
 
-/// Host names have no case (RFC 4343).
+/// Host names are case-insensitive (RFC 4343).
 std::string without_case(std::string name) {
   std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
   return name;
 }
 
-/// "slots = 2" is "slots=2".
+/// "slots = 2" means "slots=2".
 std::vector<std::string> words_of(std::string_view line) {
   std::vector<std::string> words;
   bool joins = false;

@@ -1,4 +1,4 @@
-// torchrun's grammar for endpoints and rendezvous settings, with IPv6 addresses that cannot be misread.
+// torchrun's grammar for endpoints and rendezvous settings, with unambiguous IPv6 addresses.
 #include "options/rendezvous_options.hpp"
 
 #include <algorithm>
@@ -25,7 +25,7 @@ bool is_host_name(std::string_view host) {
   });
 }
 
-/// Characters of "fe80::1%eth0"; the address itself is checked when it is looked up.
+/// Whether it has only characters of "fe80::1%eth0"; look-up checks the address itself.
 bool is_ipv6_like(std::string_view host) {
   return std::count(host.begin(), host.end(), ':') >= 2 && std::all_of(host.begin(), host.end(), [](char c) {
            return is_word_character(c) || c == ':' || c == '.' || c == '%' || c == '-' || c == '_';
@@ -42,11 +42,11 @@ std::uint16_t parse_endpoint_port(const std::string& option, const std::string& 
   return static_cast<std::uint16_t>(number);
 }
 
-/// What is set by one key; nothing: torchrun uses the key, and it means nothing here.
+/// The effect of one key; empty: torchrun uses the key, but it has no effect here.
 struct ConfKey {
   const char* name;
   void (*set)(const std::string& option, const std::string& text, RendezvousOptions& rendezvous);
-  const char* reason;  ///< why a key means nothing
+  const char* reason;  ///< why a key has no effect
 };
 
 bool parse_truth(const std::string& option, const std::string& text) {
@@ -170,7 +170,7 @@ RendezvousBackend parse_backend(const std::string& source, const std::string& te
   return cli::parse_choice(source, text, kBackends) == "c10d" ? RendezvousBackend::c10d : RendezvousBackend::fixed;
 }
 
-/// The id becomes part of the name of the log folder.
+/// The id becomes part of the log folder's name.
 std::string parse_run_id(const std::string& source, const std::string& text) {
   const bool fits = text.size() <= 128 && std::none_of(text.begin(), text.end(), [](unsigned char c) {
                       return c == '/' || std::iscntrl(c) != 0;

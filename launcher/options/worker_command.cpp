@@ -23,7 +23,7 @@ namespace {
 
 constexpr std::string_view kMark = "\xef\xbb\xbf";
 
-/// As much of the file as the kernel looks at (BINPRM_BUF_SIZE).
+/// As much of the file as the kernel reads (BINPRM_BUF_SIZE).
 std::string head_of(const std::string& path) {
   std::array<char, 256> bytes{};
   const base::UniqueFd file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK)};
@@ -55,7 +55,7 @@ std::string script_line_fault(const std::string& path) {
                        cli::printable(path));
   if (!head.starts_with("#!")) return {};
   const auto end = head.find('\n');
-  if (end == std::string::npos) return {};  // the kernel cuts it
+  if (end == std::string::npos) return {};  // the kernel truncates it
   const std::string_view line = without_blanks(std::string_view(head).substr(2, end - 2));
   const auto blank = line.find_first_of(" \t");
   const std::string interpreter{line.substr(0, blank)};
@@ -64,7 +64,7 @@ std::string script_line_fault(const std::string& path) {
     if (interpreter.ends_with('\r')) return line_end_hint(path);
     return fmt::format("install {} on this host, or correct the line", cli::printable(interpreter));
   }
-  // env looks for what it is told, with the carriage return; others may take it for a blank, as perl does.
+  // env looks for the name including the carriage return; other programs, as perl, may take it for a blank.
   const bool env = interpreter == "env" || interpreter.ends_with("/env");
   return env && line.ends_with('\r') ? line_end_hint(path) : std::string{};
 }
@@ -82,7 +82,7 @@ int execution_obstacle(const std::string& path) {
 
 bool means_missing(int number) { return number == ENOENT || number == ENOTDIR; }
 
-/// For names that another program has spoilt.
+/// Explains names that another program has broken.
 std::string hint_for_name(const std::string& name) {
   if (name.ends_with('\r'))
     return "the name ends in a carriage return: the lines of the script that calls ddprun end as on Windows (sed -i "
@@ -154,7 +154,7 @@ std::string find_program(const std::string& name, const std::string& search_path
                      : fmt::format("to run the file of that name in this folder, write ./{}", name));
 }
 
-// Tells programs from Python scripts as their files say, and finds the interpreter.
+// Distinguishes programs from Python scripts by their files, and finds the interpreter.
 
 namespace {
 
@@ -185,7 +185,7 @@ std::string find_interpreter(const base::Environment& environment) {
   for (const char* name : {"python3", "python"}) {
     try {
       return find_program(name, path);
-    } catch (const ExitError&) {  // the next name may do
+    } catch (const ExitError&) {  // the next name may exist
     }
   }
   throw ExitError{kExitNotFound,
@@ -208,7 +208,7 @@ std::string find_interpreter(const base::Environment& environment) {
   reject_file(name, "it is a folder", EISDIR, "give the path of a file; Python runs folders that have a __main__.py");
 }
 
-/// The first line of a file, or enough of it to tell the file's kind.
+/// The first line of a file, or enough of it to recognize the file's kind.
 std::string first_bytes(const std::string& name) {
   // Linux reads 256 bytes of a "#!" line, too (BINPRM_BUF_SIZE).
   std::array<char, 256> bytes;
@@ -224,7 +224,7 @@ bool names_python(std::string_view bytes) {
 
 enum class ProgramKind { native, script, elsewhere };
 
-/// What @p name is on this node. elsewhere: no file here.
+/// The kind of @p name on this node; elsewhere: there is no such file here.
 ProgramKind kind_of(const std::string& name) {
   struct stat facts {};
   if (::stat(name.c_str(), &facts) != 0) {
@@ -236,7 +236,7 @@ ProgramKind kind_of(const std::string& name) {
     if (name.find('/') == std::string::npos) return ProgramKind::elsewhere;  // PATH may have a program of that name
     reject_folder(name);
   }
-  if (!S_ISREG(facts.st_mode)) return ProgramKind::script;  // a pipe can be read once only, by the interpreter
+  if (!S_ISREG(facts.st_mode)) return ProgramKind::script;  // only the interpreter may read a pipe, and only once
   const bool executable = ::faccessat(AT_FDCWD, name.c_str(), X_OK, AT_EACCESS) == 0;
   const bool readable = ::faccessat(AT_FDCWD, name.c_str(), R_OK, AT_EACCESS) == 0;
   if (executable && !readable) return ProgramKind::native;
@@ -253,7 +253,7 @@ ProgramKind kind_of(const std::string& name) {
   return ProgramKind::native;
 }
 
-/// A program of PATH needs no slash, but a file of this folder does, as PATH may have one of the same name.
+/// A program of PATH needs no slash; a file of this folder does, since PATH may have one of the same name.
 std::string path_of(const std::string& name) { return name.find('/') == std::string::npos ? "./" + name : name; }
 
 bool is_interpreter(std::string_view program) {
@@ -261,7 +261,7 @@ bool is_interpreter(std::string_view program) {
   return program.substr(slash == std::string_view::npos ? 0 : slash + 1).starts_with("python");
 }
 
-/// For a user whose modules are in another Python.
+/// Helps a user whose modules belong to another Python.
 std::string interpreter_text(const std::string& path, std::string_view origin, const base::Environment& environment) {
   std::string text = fmt::format("{} ({}", path, origin);
   bool environments = false;
@@ -274,7 +274,7 @@ std::string interpreter_text(const std::string& path, std::string_view origin, c
   return text + (environments ? ")" : "; VIRTUAL_ENV is not set)");
 }
 
-/// What reports call "python -u train.py": "train.py".
+/// The name that reports use for "python -u train.py": "train.py".
 std::string display_name(const std::vector<std::string>& command) {
   if (!is_interpreter(command.front())) return command.front();
   for (std::size_t i = 1; i < command.size(); ++i) {
@@ -313,7 +313,7 @@ WorkerCommand directly(const LaunchOptions& options, std::string path, const bas
           .interpreter = python ? interpreter_text(path, origin, environment) : std::string{}};
 }
 
-/// The interpreter would report it, too, but once per rank.
+/// Reports once what the interpreter would report on each rank.
 void check_script(const std::string& name) {
   if (::faccessat(AT_FDCWD, name.c_str(), R_OK, AT_EACCESS) == 0) return;
   const int number = errno;
@@ -321,7 +321,7 @@ void check_script(const std::string& name) {
   reject_file(name, fmt::format("it cannot be read: {}", base::errno_text(number)), number, "");
 }
 
-/// A script that is missing was hardly meant to be a program of PATH.
+/// A missing script was hardly meant to be a program of PATH.
 std::string find_elsewhere(const std::string& name, const base::Environment& environment) {
   try {
     return find_program(name, search_path(environment));

@@ -1,4 +1,4 @@
-// Writes the report of a job that failed, root cause first.
+// Writes the report of a failed job, root cause first.
 #include "report/failure_report.hpp"
 
 #include <algorithm>
@@ -38,7 +38,7 @@ std::string early_text(const std::vector<EarlyEnd>& early, std::string_view even
   return fmt::format("{} ended with exit code 0, the first of them {:.1f} s before {}", names, before, event);
 }
 
-/// What others may have waited for; empty if there is none.
+/// Names early ends that others may have waited for; empty if there are none.
 std::string early_line(const JobOutcome& outcome, std::string_view event) {
   if (outcome.early.empty()) return {};
   return fmt::format("{}; the others may have waited for {}", early_text(outcome.early, event),
@@ -103,7 +103,7 @@ std::string silent_lines(const JobOutcome& outcome, const std::string& launcher)
   return text;
 }
 
-/// They were shown when they happened, perhaps long before.
+/// Repeats refusals that were shown when they happened, perhaps long before.
 std::string refusal_lines(const JobOutcome& outcome, const std::string& launcher) {
   std::string text;
   for (const std::string& line : outcome.store_refusals) text += fmt::format("{}: {}\n", launcher, line);
@@ -114,7 +114,7 @@ std::string hang_lines(const JobOutcome& outcome, const std::string& launcher) {
   return outcome.hang ? fmt::format("{}: {}: {}", launcher, outcome.hang->when, outcome.hang->text) : std::string{};
 }
 
-/// For a job that did not fail by itself.
+/// The line for a job that did not fail by itself.
 std::string ended_line(const JobOutcome& outcome) {
   std::string text;
   if (outcome.forwarded_signal != 0) {
@@ -132,7 +132,7 @@ std::string ended_line(const JobOutcome& outcome) {
   return text;
 }
 
-/// The size of a job of several nodes, and restarts; else empty.
+/// The job's size if it has several nodes, and its restarts; otherwise empty.
 std::string job_line(const ReportContext& context) {
   std::string line;
   if (context.num_nodes > 1)
@@ -144,15 +144,15 @@ std::string job_line(const ReportContext& context) {
   return line;
 }
 
-/// Why no rank of a job on one node was started, or why all failed at once: the message needs no report around it.
-/// Null for other failures.
+/// Why a job on one node started no rank, or why all ranks failed at once: the message needs no report around it. Null
+/// for other failures.
 const NodeFailure* only_message(const JobOutcome& outcome, const ReportContext& context) {
   const bool alone = outcome.nodes.size() == 1 && outcome.failures.empty() && outcome.stopped.empty() &&
                      outcome.ended_on_request + outcome.killed == 0 && context.num_nodes <= 1;
   return alone && end_line(outcome).empty() ? &outcome.nodes.front() : nullptr;
 }
 
-/// Adds the root cause and then the others, at most kMostOthers of them.
+/// Adds the root cause, then at most kMostOthers others.
 void add_failures(ReportLines& lines, const JobOutcome& outcome) {
   auto nodes = outcome.nodes.begin();
   auto stopped = outcome.stopped.begin();
@@ -162,7 +162,7 @@ void add_failures(ReportLines& lines, const JobOutcome& outcome) {
   const RootCause cause = outcome.root_cause();
   if (cause == RootCause::stopped_rank) {
     lines.add("Root Cause (stopped before the first failure):");
-    // Any of the few may be the one that the others waited for.
+    // Any of these may be the rank that the others waited for.
     for (std::size_t i = 0; i < kMostOthers && stopped != outcome.stopped.end(); ++i)
       add_stopped(lines, number++, *stopped++);
   } else if (outcome.verdict && cause == RootCause::rank) {

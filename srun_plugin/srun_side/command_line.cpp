@@ -22,10 +22,10 @@ namespace {
 
 using namespace std::string_view_literals;
 
-// Of srun, from 22.05 to 25.11: short options whose value may be the next argument.
+// Short options of srun 22.05 to 25.11 whose value may be the next argument.
 constexpr std::string_view kShortWithValue = "ABbCcDdeFGiJLMmNnopqrSTtWwx";
 
-// Long options whose value may be the next argument.
+// Its long options whose value may be the next argument.
 constexpr std::array kLongWithValue{
     "accel-bind"sv,
     "account"sv,
@@ -134,11 +134,11 @@ constexpr std::array kLongWithValue{
     "ddp-hang-report-after"sv,
 };
 
-// One whose value is optional, hence never the next argument, though the name of another begins with it.
+// Its value is optional, hence never the next argument, though another option's name begins the same.
 constexpr std::string_view kBcast = "bcast";
 
-/// The long option with a value that @p name means; empty for none. getopt_long(3) accepts a beginning that only one
-/// has.
+/// The long option with a value that @p name means; empty if there is none. getopt_long(3) accepts an unambiguous
+/// prefix.
 std::string_view with_value(std::string_view name) {
   const auto known = std::find(kLongWithValue.begin(), kLongWithValue.end(), name);
   if (known != kLongWithValue.end()) return *known;
@@ -149,10 +149,10 @@ std::string_view with_value(std::string_view name) {
   return *first;
 }
 
-/// The value of --kill-on-bad-exit, which is optional.
+/// Reads the value of --kill-on-bad-exit, which is optional.
 bool kills(std::string_view value) { return value.find_first_not_of('0') != std::string_view::npos || value.empty(); }
 
-/// Reads the short options in one argument, as "-lN". Returns whether the next argument is the value of the last.
+/// Reads the short options in one argument, as "-lN". Returns whether the next argument is the last one's value.
 bool read_short(std::string_view letters, CommandLine& found) {
   for (std::size_t i = 0; i < letters.size(); ++i) {
     if (letters[i] == 'c') found.cpus_per_task = true;
@@ -163,7 +163,7 @@ bool read_short(std::string_view letters, CommandLine& found) {
       return false;
     }
     if (kShortWithValue.find(letters[i]) == std::string_view::npos) continue;
-    return i + 1 == letters.size();  // else the rest is the value
+    return i + 1 == letters.size();  // otherwise the rest is the value
   }
   return false;
 }
@@ -174,14 +174,14 @@ bool names_several(std::string_view groups) {
   return border != std::string_view::npos && border > 0;
 }
 
-/// Whether @p given is @p option, or enough of its beginning that getopt_long(3) knows it.
+/// Whether @p given is @p option, or a prefix long enough for getopt_long(3).
 bool begins_as(std::string_view given, std::string_view option, std::size_t enough) {
   return given.size() >= enough && option.starts_with(given);
 }
 
 bool names_groups(std::string_view option) { return option == "het-group" || option == "pack-group"; }
 
-/// The same for a long one, without its dashes. Returns its name if the next argument is its value, else nothing.
+/// Reads a long option, without its dashes. Returns its name if the next argument is its value, else nothing.
 std::string_view read_long(std::string_view text, CommandLine& found) {
   const auto equals = text.find('=');
   const std::string_view given = text.substr(0, equals);
@@ -204,7 +204,7 @@ std::string_view read_long(std::string_view text, CommandLine& found) {
 CommandLine read_command_line(std::span<const std::string> arguments) {
   CommandLine found;
   bool skip = true;           // the program's name, or the value of an option
-  std::string_view value_of;  // which of the long ones
+  std::string_view value_of;  // the long option that it belongs to
   bool command = false;       // in the user's program
   for (const std::string& argument : arguments) {
     const std::string_view text = argument;
@@ -212,7 +212,7 @@ CommandLine read_command_line(std::span<const std::string> arguments) {
       if (names_groups(value_of) && names_several(text)) found.components = true;
       skip = false;
     } else if (text == ":") {
-      // The border to the next component, which may also stand where the first one's program would.
+      // Separates components; it may also stand where the first one's program would.
       found.components = command = true;
     } else if (command) {
       if (!found.components) found.command.push_back(argument);
@@ -235,7 +235,7 @@ CommandLine read_command_line(std::span<const std::string> arguments) {
 
 std::span<const std::string> own_arguments() {
   static const std::vector<std::string> arguments = [] {
-    // Not a stream: those bring the library's locales into every process that loads the plugin.
+    // A stream would bring the library's locales into every process that loads the plugin.
     std::vector<std::string> list;
     const std::unique_ptr<FILE, decltype([](FILE* open) { std::fclose(open); })> file(
         std::fopen("/proc/self/cmdline", "re"));
@@ -257,11 +257,11 @@ namespace {
 
 using namespace std::string_view_literals;
 
-/// What a launcher's command line says that concerns libddp.
+/// The part of a launcher's command line that concerns libddp.
 struct LauncherCall {
   std::string name;  ///< "accelerate launch"
   std::string python = "python";
-  std::span<const std::string> arguments;  ///< behind the name
+  std::span<const std::string> arguments;  ///< after the name
   bool torchruns = false;
 };
 
@@ -278,7 +278,7 @@ bool contains(const List& list, std::string_view word) {
 
 std::string_view base_name(std::string_view path) { return path.substr(path.rfind('/') + 1); }
 
-/// "env", and what it sets for the program.
+/// The command after "env" and its assignments.
 std::span<const std::string> without_env(std::span<const std::string> command) {
   if (command.empty() || base_name(command.front()) != "env") return command;
   std::size_t at = 1;
@@ -315,7 +315,7 @@ std::optional<LauncherCall> launcher_of(std::span<const std::string> command) {
   return LauncherCall{.name = std::string(name), .arguments = command.subspan(1), .torchruns = name == "torchrun"};
 }
 
-/// The value of an option of torchrun, whose names have dashes or underscores.
+/// The value of a torchrun option, whose name may have dashes or underscores.
 std::optional<std::string> value_of(std::span<const std::string> arguments, std::string_view option) {
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     std::string word = arguments[i];
@@ -330,7 +330,7 @@ std::optional<std::string> value_of(std::span<const std::string> arguments, std:
   return std::nullopt;
 }
 
-/// "train.py ...", "-m package.train": the user's own words as far as they can be told from the launcher's.
+/// "train.py ...", "-m package.train": the user's own words as far as the launcher's can be separated from them.
 std::string program_words(std::span<const std::string> arguments) {
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const std::string& word = arguments[i];
@@ -362,7 +362,7 @@ bool names_a_meeting_place(const LauncherCall& call, Lookup lookup) {
          lookup("PET_RDZV_ENDPOINT") || lookup("PET_MASTER_ADDR");
 }
 
-/// The first two bytes of a file; empty where they cannot be read.
+/// The first two bytes of a file; empty if unreadable.
 std::string first_bytes(const std::string& path) {
   const base::UniqueFd file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
   std::array<char, 2> bytes{};

@@ -25,7 +25,7 @@
 namespace ddp::srun_plugin {
 namespace {
 
-// How Slurm passes --ddp of sbatch or salloc to the srun of a step.
+// Slurm's variable that passes --ddp of sbatch or salloc to the srun of a step.
 constexpr const char* kInheritedVariable = "_SLURM_SPANK_OPTION_ddp_ddp";
 
 void take_default(Lookup lookup, const char* variable, Option option, PluginOptions& options) {
@@ -36,7 +36,7 @@ void take_default(Lookup lookup, const char* variable, Option option, PluginOpti
 
 constexpr unsigned kOneDay_s = 24 * 60 * 60;
 
-/// From 1.
+/// Reads a number from 1 to @p most.
 unsigned parse_whole(const std::string& attempted, std::string_view text, unsigned most, const char* unit) {
   unsigned number = 0;
   const auto [end, status] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -65,7 +65,7 @@ void set_address(PluginOptions& options, const std::string& attempted, std::stri
   options.metrics_address = address;
 }
 
-/// "9464", "auto", "0.0.0.0:9464", "[::1]:auto", or nothing.
+/// Reads "9464", "auto", "0.0.0.0:9464", "[::1]:auto", or nothing.
 void set_metrics(PluginOptions& options, const std::string& attempted, std::string_view text) {
   const auto colon = text.rfind(':');
   if (colon != std::string_view::npos) {

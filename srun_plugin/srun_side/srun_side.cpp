@@ -26,20 +26,20 @@ extern "C" {
 #include <slurm/slurm.h>
 }
 
-// Of libslurmfull, which srun has loaded. Absent where something else loads the plugin.
+// From libslurmfull, which srun has loaded. Absent if another program loads the plugin.
 extern "C" __attribute__((weak)) slurm_conf_t slurm_conf;
 
 namespace ddp::srun_plugin {
 namespace {
 
-// ddp-step on a loaded login node; after that the step starts without it.
+// Time for ddp-step to start on a loaded login node; after that the step starts without it.
 constexpr std::chrono::seconds kStoreStartLimit{10};
 constexpr std::chrono::seconds kStoreEndLimit{2};
-// How much later than others a node may begin: for a busy one, and for a prolog that checks GPUs.
+// How much later than others a node may begin: a busy one, or one whose prolog checks GPUs.
 constexpr std::uint16_t kNodesPatience = 8;
 constexpr std::uint16_t kPrologPatience = 60;
 
-// First line of ddp-step coordinator; 1 is the version of this protocol.
+// First line of ddp-step coordinator; 1 is this protocol's version.
 constexpr std::string_view kReady = "ddp-step 1 port ";
 
 bool has_plugin(std::string_view folders, std::string_view name) {
@@ -79,7 +79,7 @@ std::uint16_t parse_ready(const std::string& path, std::string_view line) {
                .hint = "install the plugin and ddp-step from one package"}};
 }
 
-/// Throws RefusedCommand where the command cannot work; else says what it should rather be.
+/// Throws RefusedCommand if the command cannot work; otherwise recommends a better one.
 void check_command(const CommandLine& arguments) {
   if (!arguments.other_files && !process_variable("SLURM_WORKING_DIR")) {
     const std::unique_ptr<char, decltype(&std::free)> folder(::getcwd(nullptr, 0), &std::free);
@@ -100,7 +100,7 @@ SlurmFacts SlurmFacts::read() {
   if (slurm_conf.plugindir != nullptr) facts.plugin_dirs = slurm_conf.plugindir;
   if (slurm_conf.mpi_default != nullptr) facts.mpi_default = slurm_conf.mpi_default;
   facts.kill_on_bad_exit = slurm_conf.kill_on_bad_exit != 0;
-  // With Alloc (which Contain implies), the prolog has ended everywhere before there can be a step.
+  // With Alloc (which Contain implies), the prolog has ended on all nodes before a step can start.
   facts.prolog_at_launch = slurm_conf.prolog != nullptr && (slurm_conf.prolog_flags & PROLOG_FLAG_ALLOC) == 0;
   if (slurm_conf.srun_port_range != nullptr)
     facts.port_range = {slurm_conf.srun_port_range[0], slurm_conf.srun_port_range[1]};
@@ -138,13 +138,13 @@ void SrunSide::before_options(const CommandLine& arguments, const SlurmFacts& fa
   }
   choose_mpi_type(facts);
   choose_end(facts);
-  // From 22.05 on, srun ignores --cpus-per-task of its sbatch or salloc, and tasks would get one core.
+  // Since 22.05, srun ignores --cpus-per-task of its sbatch or salloc, and tasks would get one core.
   const auto cpus = process_variable("SLURM_CPUS_PER_TASK");
   if (cpus && !arguments.cpus_per_task) ::setenv("SRUN_CPUS_PER_TASK", cpus->c_str(), 0);
 }
 
 void SrunSide::choose_mpi_type(const SlurmFacts& facts) {
-  // Set by libddp's modulefile, not by the user.
+  // libddp's modulefile set it, not the user.
   if (arguments_.components && process_variable("__LIBDDP_SET_SLURM_MPI_TYPE") &&
       process_variable("SLURM_MPI_TYPE") == "pmix") {
     ::unsetenv("SLURM_MPI_TYPE");
@@ -155,7 +155,7 @@ void SrunSide::choose_mpi_type(const SlurmFacts& facts) {
       case MpiChoice::pmi2: ::setenv("SLURM_MPI_TYPE", "pmi2", 0); break;
       case MpiChoice::nothing_there:
         pmi_available_ = false;
-        // instead of the site's default: PMIx would not join the components
+        // Overrides the site's default: PMIx would not join the components.
         if (arguments_.components) ::setenv("SLURM_MPI_TYPE", "none", 0);
         break;
       case MpiChoice::leave: break;
@@ -180,13 +180,13 @@ void SrunSide::choose_end(const SlurmFacts& facts) {
 
 void SrunSide::after_options(const PluginOptions& options, const SlurmFacts& facts) {
   if (std::exchange(stood_in_, false)) ::unsetenv(kUserVariable);
-  // A srun inside a task must not inherit it. Further components are yet to be read.
+  // srun inside a task must not inherit it. Skipped while further components are yet to be read.
   if (!arguments_.components && std::exchange(kill_set_, false)) ::unsetenv("SLURM_KILL_BAD_EXIT");
   if (!options.enabled && !arguments_.ddp_detail.empty())
     base::write_stderr_line(fmt::format("srun: ddp: warning: without --ddp, {} has no effect", arguments_.ddp_detail));
   if (!options.enabled || refused_) return;
   check_command(arguments_);
-  // --ddp-backend=auto was given against DDP_BACKEND, which tasks must not see then.
+  // --ddp-backend=auto overrides DDP_BACKEND, which tasks must not see then.
   const auto backend = process_variable("DDP_BACKEND");
   if (options.backend == "auto" && backend && !backend->empty()) ::setenv("DDP_BACKEND", "auto", 1);
   if (arguments_.components) start_store(options, facts, {.job = process_variable("SLURM_JOB_ID").value_or("")});
@@ -242,7 +242,7 @@ void SrunSide::at_end() {
   int first_failure = 0;
   try {
     first_failure = parse_failure(store_->read_line(deadline));
-  } catch (const std::exception&) {  // it has ended: no rank has failed
+  } catch (const std::exception&) {  // the coordinator has ended: no rank has failed
   }
   store_->finish(deadline);
   store_.reset();
@@ -254,7 +254,7 @@ namespace {
 
 pid_t watched_process = -1;
 int preferred = 0;
-int exiting_with = -1;  ///< -1: this process does not exit yet
+int exiting_with = -1;  ///< -1: this process is not exiting
 
 void leave_if_known() {
   if (exiting_with <= 0 || preferred == 0 || ::getpid() != watched_process) return;
@@ -271,7 +271,7 @@ void at_exit(int status, void*) {
 
 void watch() {
   if (watched_process == ::getpid()) return;
-  // Slurm may unload the plugin before the process exits: at_exit() must still be there.
+  // Slurm may unload the plugin before the process exits: at_exit() must stay loaded.
   Dl_info info{};
   if (::dladdr(reinterpret_cast<const void*>(&watch), &info) == 0 || info.dli_fname == nullptr) return;
   ::dlopen(info.dli_fname, RTLD_NOLOAD | RTLD_NODELETE | RTLD_NOW);

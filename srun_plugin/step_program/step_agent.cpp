@@ -55,21 +55,22 @@ namespace {
 namespace control = launcher::control;
 using launcher::NodeMetrics;
 
-// The plugin waits a little longer for both.
+// The plugin waits a little longer for each.
 constexpr std::chrono::seconds kReachLimit{5};
 constexpr std::chrono::seconds kStoreReachLimit{5};
-// Refusals of the coordinator's port until it is taken for absent: it was there before this program.
+// Refused connections before the coordinator counts as absent: it listens before this program starts.
 constexpr int kTriesToReach = 3;
-// For the coordinator to decide, besides the time that it gives other nodes.
+// Time for the coordinator's decision, beyond what it grants other nodes.
 constexpr std::chrono::seconds kDecisionReserve{4};
 constexpr std::chrono::seconds kFindingsReserve{30};
-// It is written as soon as this program has started; then what other tasks of the node may use.
+// The plugin writes the question at once, and the resources once the node's other tasks have reported.
 constexpr std::chrono::seconds kQuestionLimit{10};
 constexpr std::chrono::seconds kResourcesLimit{20};
 constexpr std::chrono::seconds kSweepLimit{1};  // the next one removes the rest
 constexpr std::chrono::milliseconds kFarewell{200};
 
-/// A program of the step must not wait for ends of output that only this process holds, nor must its folder be in use.
+/// Otherwise another program of the step would wait for the end of output that only this process holds open, or find
+/// its folder in use.
 void let_go_of(std::initializer_list<int> descriptors) {
   const base::UniqueFd nothing{::open("/dev/null", O_RDWR | O_CLOEXEC)};
   for (const int fd : descriptors) {
@@ -77,15 +78,15 @@ void let_go_of(std::initializer_list<int> descriptors) {
   }
 }
 
-/// Of jobs that Slurm killed, while the node's tasks start: a slow file system delays neither them nor their reports,
-/// and one that does not answer does not keep this process, whose end Slurm waits for.
+/// Removes scratch of jobs that Slurm killed, in a thread: a slow file system delays neither the node's tasks nor their
+/// reports, and one that hangs does not keep alive this process, whose end Slurm waits for.
 void start_sweep() {
   const char* const folder = std::getenv("TMPDIR");
   try {
     base::start_thread([parent = std::string{folder != nullptr && *folder != '\0' ? folder : "/tmp"}] {
       base::remove_left_scratch(parent, Deadline::after(kSweepLimit));
     }).detach();
-  } catch (const std::exception&) {  // no more threads: the next one removes them
+  } catch (const std::exception&) {  // no more threads: the next one removes the rest
   }
 }
 
@@ -104,10 +105,10 @@ launcher::RankEnd end_of(const TaskEnd& end) {
 
 class StepAgent {
  public:
-  /// SIGTERM must be blocked. @param planner gets the NodeFindings
+  /// SIGTERM must be blocked. @param planner receives the NodeFindings
   StepAgent(NodeQuestion question, base::UniqueFd planner, base::Environment environment);
 
-  /// Returns when this node has nothing more to tell, or nobody to tell it to.
+  /// Returns when this node has nothing more to report, or no coordinator to report it to.
   void run();
 
  private:
@@ -148,12 +149,12 @@ class StepAgent {
   std::optional<Deadline> decision_due_;
   std::unique_ptr<NodeMetrics> metrics_;
   std::unique_ptr<store_server::StoreServer> server_;
-  std::unique_ptr<store_server::Witness> witness_;  ///< of the ranks' store
+  std::unique_ptr<store_server::Witness> witness_;  ///< watches the ranks' store
   std::chrono::milliseconds still_after_{0};
   std::map<int, pid_t> running_;  ///< by local rank
   std::vector<std::int64_t> pids_;
   std::size_t started_ = 0;
-  std::optional<int> awaited_end_;  ///< slurmstepd waits until the coordinator has noted it
+  std::optional<int> awaited_end_;  ///< slurmstepd waits until the coordinator has recorded it
   std::unique_ptr<diagnostics::StandstillWatch> standstill_;
   std::unique_ptr<diagnostics::RankObserver> observer_;
   bool finished_ = false;
@@ -259,12 +260,12 @@ void StepAgent::serve_metrics() {
     if (question_.metrics_port == 0)
       base::write_stderr_line(fmt::format("ddp: {}: metrics at {}", question_.node_name, metrics_->url()));
   } catch (const Error& error) {
-    // It stays, and so tells that the tasks end.
+    // The agent stays, and so reports when the tasks end.
     findings_.meeting.refusal = error.what();
   }
 }
 
-/// Without tasks where none may start: then none starts on any node.
+/// Announces no tasks if this node may not start any: then no node starts any.
 control::Hello StepAgent::hello(int fd) const {
   control::Hello hello{.version = DDP_VERSION_STRING,
                        .run_id = question_.step,
@@ -275,7 +276,7 @@ control::Hello StepAgent::hello(int fd) const {
                        .pid = ::getpid(),
                        .interfaces = launcher::interfaces_of(network_.search.candidates)};
   const auto own = store_server::Endpoint::own(fd);
-  // Where srun is on this host, the ranks' store is beside it.
+  // If srun runs on this host, the ranks' store runs beside it.
   if (own && !own->address.is_loopback() && !is_this_host(question_.srun_address))
     hello.addresses.push_back(own->address.text());
   return hello;
@@ -313,7 +314,7 @@ void StepAgent::prepare(const control::PrepareAttempt& plan) {
   if (plan.serve_store) serve_store();
 }
 
-/// For the step's ranks: they look for rank 0's servers at MASTER_ADDR, and its store is one of them.
+/// Ranks look for rank 0's servers at MASTER_ADDR, and its store is one of those.
 void StepAgent::serve_store() {
   try {
     const auto key = store_server::StoreKey::make();
@@ -334,7 +335,7 @@ void StepAgent::serve_store() {
 void StepAgent::use_store(const control::StartAttempt& start) {
   Meeting& meeting = findings_.meeting;
   const bool beside_srun = start.store_addresses.empty();
-  if (beside_srun && server_) {  // this node was too late with it
+  if (beside_srun && server_) {  // this node served it too late
     loop_.forget(server_->refusals_fd());
     server_.reset();
   }
@@ -353,7 +354,7 @@ void StepAgent::use_store(const control::StartAttempt& start) {
   answer();
 }
 
-/// Once: what follows is after the programs' start.
+/// Answers once: whatever comes later follows the programs' start.
 void StepAgent::answer() {
   decision_due_.reset();
   if (!planner_) return;
@@ -369,7 +370,7 @@ void StepAgent::answer() {
   try {
     base::send_all(planner_.get(), framed(base::encode(findings_)), Deadline::after(std::chrono::seconds(1)),
                    "telling what the other nodes say");
-  } catch (const std::exception&) {  // who plans has ended: its tasks start without a plan
+  } catch (const std::exception&) {  // the planner has ended: its tasks start without a plan
   }
   planner_.reset();
   let_go_of({STDERR_FILENO});
@@ -378,7 +379,7 @@ void StepAgent::answer() {
   if (!question_.has_channel && server_ == nullptr) finished_ = true;
 }
 
-/// Slurm with job_container: each task has started an agent, of which one stays for the store, if that needs it.
+/// With Slurm's job_container each task has started an agent; one stays for the store if the store needs it.
 void StepAgent::stay_as_witness() {
   if (!question_.has_channel && server_ == nullptr && witness_) witness_->wait();
 }
@@ -427,7 +428,7 @@ void StepAgent::task_ended(const TaskEnd& end) {
     standstill_.reset();
   }
   send(control::RankEnded{.local_rank = *local, .end = end_of(end)});
-  // Those of other nodes wait for this one.
+  // Tasks of other nodes wait for this one.
   if (!findings_.meeting.refusal.empty()) send(control::SignalReceived{.signal = SIGTERM, .by_slurm = true});
 }
 
@@ -440,11 +441,11 @@ void StepAgent::watch_standstill() {
     loop_.watch(standstill_->fd(), [this] {
       if (const auto still = standstill_->take()) send(control::RanksStill{.still = *still});
     });
-  } catch (const std::exception&) {  // no more threads: of this node it is not told who hangs
+  } catch (const std::exception&) {  // no more threads: this node's hangs go unreported
   }
 }
 
-/// Begins to look, unless it looks already, and tells what it has seen.
+/// Starts looking, unless it already looks, and reports what it has seen.
 void StepAgent::observe(const control::ObserveRanks& order) {
   const auto tell = [this](const diagnostics::HostFacts& facts) {
     send(control::RanksObserved{.facts = diagnostics::encode(facts)});
@@ -479,7 +480,7 @@ void StepAgent::beat() {
   if (auto progress = metrics_->progress_due()) send(*progress);
 }
 
-/// Slurm ends the step. Tasks that have not started their programs would not notice.
+/// Slurm ends the step, which tasks that have not started their programs would not notice.
 void StepAgent::terminated() {
   signalfd_siginfo info{};
   while (::read(termination_.get(), &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
@@ -492,7 +493,7 @@ void StepAgent::terminated() {
 
 // ---- the process ----------------
 
-/// Where there is nobody to agree with.
+/// For a step with no other node to agree with.
 NodeFindings findings_alone(const NodeQuestion& question, const base::Environment& environment) {
   const OwnNetwork own = read_own_network(question, environment);
   const NetworkChoice choice = choose_network(own, {}, environment);
@@ -505,7 +506,7 @@ NodeFindings findings_alone(const NodeQuestion& question, const base::Environmen
   return findings;
 }
 
-/// In a process of its own. @return where it writes its findings; nothing where it could not be started.
+/// Starts the agent as a process of its own. @return where it writes its findings; nothing if it could not be started.
 base::UniqueFd start_agent(const NodeQuestion& question) {
   std::array<int, 2> ends{};
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0)
@@ -515,7 +516,7 @@ base::UniqueFd start_agent(const NodeQuestion& question) {
   if (pid < 0) throw base::system_error("starting the node's agent (fork)", errno);
   if (pid > 0) return own;
   own.reset();
-  let_go_of({STDIN_FILENO, STDOUT_FILENO});  // who asks waits for the output's end
+  let_go_of({STDIN_FILENO, STDOUT_FILENO});  // the caller waits for the output's end
   int status = 1;
   try {
     StepAgent(question, std::move(agents), base::Environment::process()).run();
@@ -539,7 +540,7 @@ NodeAnswer plan_node(const NodeQuestion& question, int agent, const base::Enviro
   std::string flaw;
   std::optional<Topology> topology;
   try {
-    // While nodes wait for each other, this one reads its machine.
+    // Reads this machine while the nodes wait for each other.
     if (!resources.tasks.empty()) topology = Topology::live();
   } catch (const std::exception& error) {
     flaw = error.what();
@@ -563,7 +564,7 @@ NodeAnswer plan_node(const NodeQuestion& question, int agent, const base::Enviro
 }  // namespace
 
 int answer_node() {
-  // The user's own signals to the step's processes are not for the agent.
+  // Signals that the user sends to the step's processes are not meant for the agent.
   sigset_t termination;
   ::sigemptyset(&termination);
   ::sigaddset(&termination, SIGTERM);

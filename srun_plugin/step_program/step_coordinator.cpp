@@ -37,23 +37,23 @@ namespace {
 namespace control = launcher::control;
 using launcher::Moment;
 
-// A step that ended sooner was not launched, or missed nothing.
+// A step that ended sooner was never launched, or missed nothing.
 constexpr std::chrono::seconds kLaunch{2};
-// From the first failure to its line: others may have been its cause (Supervisor).
+// From the first failure to its line: a later report may name its cause (Supervisor).
 constexpr std::chrono::milliseconds kNewsLimit{260};
-// For the node of rank 0 to serve the ranks' store.
+// Time for rank 0's node to serve the ranks' store.
 constexpr std::chrono::seconds kStoreLimit{3};
-// For nodes to look for a second, and for busy ones to answer.
+// Time for nodes to look for a second, and for busy nodes to answer.
 constexpr std::chrono::seconds kLookLimit{10};
 constexpr std::chrono::seconds kAnswerReserve{2};
 constexpr int kMostRanks = 1 << 24;
-// Of the loop when srun has ended, for what nodes have said before.
+// Turns of the loop after srun has ended, for what nodes have already sent.
 constexpr int kLastTurns = 16;
-// Of those who failed, whose last words are looked for.
+// Most failed ranks whose last words are looked for.
 constexpr std::size_t kMostTraces = 16;
 constexpr const char* kEachRoutes = "each node uses the interface that routes to the others";
 
-/// "n0, n1 and 3 more": a large step has more than a reader wants.
+/// "n0, n1 and 3 more": a large step has more names than anyone reads.
 std::string listed(const std::vector<std::string>& names) {
   constexpr std::size_t kMostNamed = 8;
   const std::size_t shown = std::min(names.size(), kMostNamed);
@@ -77,7 +77,7 @@ bool ended_by(const launcher::RankFailure& failure, int signal) {
   return failure.end && failure.end->by_signal && failure.end->code == signal;
 }
 
-/// How Slurm ends what is left of a step.
+/// Whether Slurm may have ended the rank, as it ends what is left of a step.
 bool may_be_slurms(const launcher::RankEnd& end) {
   return end.by_signal && (end.code == SIGTERM || end.code == SIGKILL);
 }
@@ -295,7 +295,7 @@ void StepCoordinator::choose_network() {
   std::vector<std::string> hosts;
   std::vector<launcher::NodeNetwork> networks;
   for (const auto& [link, node] : nodes_) {
-    // Who has no candidates has said why, and takes no part.
+    // A node without candidates has said why, and takes no part.
     if (node.interfaces.empty() || std::find(hosts.begin(), hosts.end(), node.host) != hosts.end()) continue;
     hosts.push_back(node.host);
     networks.push_back(launcher::network_of(node.interfaces));
@@ -317,7 +317,7 @@ void StepCoordinator::tell_plan(int link, const Node& node) {
                         .nodes = {std::move(layout)}});
 }
 
-/// Here: srun is on the host of rank 0, or that node says nothing.
+/// Serves the store here: srun is on the host of rank 0, or that node is silent.
 void StepCoordinator::serve_store() {
   store_due_.reset();
   try {
@@ -343,7 +343,7 @@ void StepCoordinator::start(control::StartAttempt start) {
   links_.send_to_all(*start_);
 }
 
-/// Slurm ends it. Tasks that wait for other nodes would not notice.
+/// Slurm ends the step, which tasks that wait for other nodes would not notice.
 void StepCoordinator::end_step() {
   if (start_ || std::exchange(step_ends_, true)) return;
   patience_end_.reset();
@@ -393,7 +393,7 @@ void StepCoordinator::look_for_hang() {
 
 // ---- the end ----------------
 
-/// At once, in one line: a step may go on for long after a failure.
+/// Reports at once, in one line: a step may continue long after a failure.
 void StepCoordinator::say_failure() {
   failure_due_.reset();
   if (std::exchange(failure_said_, true)) return;
@@ -467,8 +467,8 @@ void ignore_signals() {
     ::signal(signal, SIG_IGN);
 }
 
-/// Each rank has a connection or more. srun raises its own limit only when it launches tasks, after the coordinator of
-/// a heterogeneous step has started.
+/// Each rank has at least one connection. srun raises its own limit only when it launches tasks, after the coordinator
+/// of a heterogeneous step has started.
 void raise_descriptor_limit() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
@@ -476,7 +476,8 @@ void raise_descriptor_limit() {
   ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-/// Without its newline; nothing where it does not come. So secrets are in no argument and no environment.
+/// Returns the line without its newline, or nothing if it does not come. Keeps secrets out of arguments and
+/// environments.
 std::optional<std::string> read_secret_line() {
   const Deadline deadline = Deadline::after(std::chrono::seconds(10));  // it is written at once
   constexpr std::size_t kLongest = 256;
@@ -514,7 +515,7 @@ int coordinate_step(const StepCoordinatorOptions& options) {
     return 1;
   }
   base::write_line(STDOUT_FILENO, fmt::format("ddp-step 1 port {}", coordinator->port()), base::kLinePatience);
-  // srun reads no further before the end.
+  // srun reads no further before the coordinator ends.
   const base::UniqueFd plugin{::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, STDERR_FILENO + 1)};
   const base::UniqueFd nothing{::open("/dev/null", O_RDWR | O_CLOEXEC)};
   if (nothing) ::dup2(nothing.get(), STDOUT_FILENO);

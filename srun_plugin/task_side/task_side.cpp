@@ -30,9 +30,9 @@
 namespace ddp::srun_plugin {
 namespace {
 
-// Tasks of a node are forked one after the other.
+// Time for Slurm to fork a node's tasks one after the other.
 constexpr std::chrono::seconds kOffersLimit{10};
-// Of a task whose program must not start: that of ddp-info doctor.
+// Exit code of a task whose program must not start: that of ddp-info doctor.
 constexpr int kMustNotStart = 2;
 
 base::Environment task_environment(spank_t spank) {
@@ -72,7 +72,7 @@ BeforeProgram before_program(spank_t spank) {
   return parse_before(text.data());
 }
 
-/// The name of the task's program; empty if Slurm does not tell.
+/// The name of the task's program; empty if Slurm does not provide it.
 std::string program_name(spank_t spank) {
   int count = 0;
   char** words = nullptr;
@@ -82,8 +82,7 @@ std::string program_name(spank_t spank) {
 
 bool of_user_step(spank_t spank) { return base::is_user_step(step_fact(spank, S_JOB_STEPID, "S_JOB_STEPID")); }
 
-/// Slurm signals programs, not tasks that are still being prepared: these would start and run on until KillWait is
-/// over.
+/// Slurm signals programs, but not tasks still in preparation: these would start and run until KillWait is over.
 [[noreturn]] void end_task() {
   sigset_t termination;
   ::sigemptyset(&termination);
@@ -103,7 +102,7 @@ class TaskVariables {
     if (spank_setenv(spank_, name.c_str(), value.c_str(), 1) == ESPANK_SUCCESS)
       set_.push_back({.name = name, .digest = base::value_digest(value)});
   }
-  /// For launchers inside the task. @param cpus of the task before it was bound.
+  /// Records the settings for launchers inside the task. @param cpus of the task before it was bound.
   void record(const TaskFacts& facts, const std::string& cpus) {
     const base::StepSettings settings{.step = facts.step, .cpus = cpus, .variables = set_};
     spank_setenv(spank_, base::kStepSettingsVariable, encode(settings).c_str(), 1);
@@ -125,7 +124,7 @@ void set_identity(TaskVariables& variables, const TaskFacts& facts, const StepTi
                                          .num_nodes = facts.num_nodes,
                                          .role_rank = facts.rank,
                                          .role_world_size = facts.world_size,
-                                         // without a store the user's MASTER_ADDR stays, for rank 0 to serve
+                                         // without a store, the user's MASTER_ADDR stays for rank 0 to serve
                                          .master_address = answer.meeting.store_address,
                                          .master_port = answer.meeting.store_port,
                                          .agent_serves_store = answer.meeting.store_port != 0,
@@ -149,10 +148,11 @@ void apply_plan(TaskVariables& variables, const TaskFacts& facts, const TaskPlan
     }
   }
   for (const auto& [name, value] : plan.settings) variables.set(name, value);
-  if (bound) variables.set("DDP_BIND", "none");  // a libddp program need not do it again
+  if (bound) variables.set("DDP_BIND", "none");  // a libddp program need not bind again
 }
 
-/// What was asked for before the program starts. @return whether it may. What does not work is said once on each node.
+/// Runs what --ddp options request before the program starts. @return whether it may start. Each node warns once of
+/// failures.
 template <class Program>
 bool tried_before(const std::string& ddp_step, const BeforeProgram& before, const TaskFacts& facts, bool store,
                   Program program) {
@@ -204,7 +204,7 @@ void TaskSide::prepare_task(spank_t spank) {
     prepare(spank, *text, before);
   } catch (const std::exception& error) {
     const base::Environment environment = task_environment(spank);
-    // What is wrong with the ticket is wrong for all tasks of the node.
+    // A flaw in the ticket concerns all tasks of the node.
     const auto* const known = dynamic_cast<const Error*>(&error);
     if (known != nullptr && known->code() == ErrorCode::protocol && environment.raw("SLURM_LOCALID") != "0") return;
     base::write_stderr_line(fmt::format("ddp: warning: rank {} on {}: it starts without --ddp: {}",
@@ -223,7 +223,7 @@ NodeAnswer TaskSide::node_answer(spank_t spank, const StepTicket& ticket, const 
                         .ends = board_ != nullptr && ends_ != nullptr ? ends_->witness_end() : -1};
   const auto own_resources = [&] { return encode(topology::resources_of_process(environment)); };
   if (board_ == nullptr) {
-    // Unless it is alone, each task asks for the network only.
+    // Unless it is alone, each task asks about the network only.
     const bool alone = facts.local_world_size == 1;
     return ask_node(asker, ticket, facts, environment,
                     [&] { return alone ? std::vector<Bytes>{own_resources()} : std::vector<Bytes>{}; });
@@ -260,7 +260,7 @@ void TaskSide::prepare(spank_t spank, const std::string& ticket_text, const Befo
   }
   if (board_ != nullptr && board_->tasks() != static_cast<std::uint32_t>(facts.local_world_size)) board_.reset();
   if (board_ == nullptr && facts.local_world_size > 1 && facts.local_rank == 0) {
-    // Slurm forked the tasks from another process than the one that made the board (job_container of 24.05 and newer).
+    // Slurm forked the tasks from a process other than the board's (job_container of 24.05 and newer).
     warn(facts,
          "tasks of this node are not bound to cores and get no settings but the network interface's: with "
          "job_container, Slurm prepares each in a process of its own, where they cannot divide the node");
