@@ -1,5 +1,5 @@
-// ddp-selftest: a job that tests its nodes, for admins. Every rank tries each service of libddp; rank 0 prints one line
-// per node.
+// ddp-selftest: a job that lets admins test their nodes. Every rank tries each service of libddp; rank 0 prints one
+// line per node.
 #include <unistd.h>
 
 #include <algorithm>
@@ -43,10 +43,10 @@ struct Options {
   bool expect_store = false;
   bool local = false;
   bool expect_plugin = false;
-  std::string print{};  ///< instead of testing
+  std::string print{};  ///< printed instead of testing
 };
 
-/// Slurm's name of this node, which may differ from its host name and which ddp-selftest.sbatch expects.
+/// Slurm's name of this node, which may differ from its host name; ddp-selftest.sbatch expects it.
 std::string node_name() {
   const char* name = std::getenv("SLURMD_NODENAME");
   return name != nullptr && *name != '\0' ? name : ddp::base::host_name();
@@ -117,7 +117,7 @@ int check_locally(const Options& options) {
   return std::any_of(results.begin(), results.end(), [](const auto& each) { return each.verdict == Verdict::fail; });
 }
 
-/// "n1: rank 3", as far as known before wire-up.
+/// "n1: rank 3", as far as it is known before wire-up.
 std::string name_of_this_rank() {
   for (const char* variable : {"PMIX_RANK", "PMI_RANK", "RANK", "SLURM_PROCID"}) {
     if (const char* rank = std::getenv(variable)) return fmt::format("{}: rank {}", node_name(), rank);
@@ -129,12 +129,13 @@ void complain(std::string_view who, const Finding& finding) {
   ddp::base::write_stderr_line(fmt::format("ddp-selftest: {}: {}: {}", who, finding.check, finding.what));
 }
 
-/// Sends this rank's result to rank 0. On failure rank 0's result says so, and those of others are missing.
+/// Sends this rank's result to rank 0. After a failure, rank 0's result reports it, and those of other ranks are
+/// missing.
 class Gathering {
  public:
   Gathering(ddp::World& world, RankResult own) : world_(world), own_(std::move(own)) {}
 
-  /// Whether the result was sent. @param limit other ranks may still be waiting in a check.
+  /// @return whether the result was sent. @param limit allows for other ranks that still wait in a check
   bool send(std::chrono::seconds limit) {
     try {
       world_.key_value_store().put(kKey, ddp::base::encode(own_));
@@ -205,7 +206,7 @@ int print_report(const std::vector<NodeVerdict>& verdicts, const ddp::World& wor
   return passed == static_cast<int>(verdicts.size()) ? 0 : 1;
 }
 
-/// @param stage set to the current stage, for messages.
+/// @param stage receives the current stage, for messages
 int test(const Options& options, std::string_view& stage) {
   const ddp::CpuSet given = ddp::Binding::current().cpus;  // World::init may bind
   ddp::World world = ddp::World::init({.timeout = options.timeout, .keep_session = true});
@@ -216,7 +217,7 @@ int test(const Options& options, std::string_view& stage) {
   Gathering gathering{
       world,
       {.rank = world.rank(), .host = node_name(), .cpus = ddp::Binding::current().cpus, .findings = checks.findings()}};
-  // A failing check may cost another rank its whole limit, and so may the next one.
+  // A failing check may cost another rank its whole limit, and so may the next check.
   const bool sent = checks.store_usable() && gathering.send(3 * options.timeout);
   if (!sent) {
     for (const Finding& finding : gathering.own().findings) complain(name_of_this_rank(), finding);
@@ -240,7 +241,7 @@ void exit_after_all_limits(std::chrono::seconds timeout) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::signal(SIGPIPE, SIG_IGN);  // reports a closed pipe like a full disk
+  std::signal(SIGPIPE, SIG_IGN);  // so that a closed pipe is reported like a full disk
   std::string_view stage = "wire-up";
   try {
     const Options options = parse_options({argv + (argc > 0 ? 1 : 0), argv + argc});

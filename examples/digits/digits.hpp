@@ -1,4 +1,4 @@
-// Handwritten digits, and a small network that learns them. Only shard_of() and reducer_parameters() know of other
+// Handwritten digits, and a small network that learns them. Only shard_of() and reducer_parameters() deal with other
 // processes.
 #pragma once
 
@@ -33,15 +33,15 @@ struct Dataset {
   std::size_t size() const { return labels.size(); }
 };
 
-/// digits.csv beside the running program if there is one, else the one that it was built with.
+/// digits.csv beside the running program if it exists, else the one that it was built with.
 inline std::filesystem::path default_file() {
   std::error_code none;
   const auto beside = std::filesystem::read_symlink("/proc/self/exe", none).parent_path() / "digits.csv";
   return std::filesystem::exists(beside, none) ? beside : DIGITS_DATA_FILE;
 }
 
-/// Reads lines of 64 grey values and a label, separated by commas. Throws std::runtime_error with the line that is
-/// something else.
+/// Reads lines of 64 grey values and a label, separated by commas. Throws std::runtime_error with the first malformed
+/// line.
 inline Dataset load(const std::filesystem::path& file) {
   Dataset dataset;
   std::ifstream lines{file};
@@ -69,8 +69,8 @@ inline Dataset load(const std::filesystem::path& file) {
   return dataset;
 }
 
-/// The numbers [0, count), shuffled: the same on every rank, since it depends on the arguments alone. (The standard
-/// fixes what std::mt19937_64 gives, but not what std::shuffle makes of it.)
+/// The numbers [0, count), shuffled: equal on all ranks, since they depend on the arguments alone. (The standard fixes
+/// the values of std::mt19937_64, but not the result of std::shuffle.)
 inline std::vector<std::size_t> shuffled_order(std::size_t count, std::uint64_t seed, std::uint64_t epoch) {
   std::vector<std::size_t> order(count);
   std::iota(order.begin(), order.end(), std::size_t{0});
@@ -79,7 +79,7 @@ inline std::vector<std::size_t> shuffled_order(std::size_t count, std::uint64_t 
   return order;
 }
 
-/// Consecutive parts of @p order, of @p batch_size > 0 samples each; the last may be smaller.
+/// Consecutive parts of @p order with @p batch_size > 0 samples each; the last may be smaller.
 inline std::vector<std::span<const std::size_t>> global_batches(std::span<const std::size_t> order,
                                                                 std::size_t batch_size) {
   std::vector<std::span<const std::size_t>> batches;
@@ -89,15 +89,15 @@ inline std::vector<std::span<const std::size_t>> global_batches(std::span<const 
   return batches;
 }
 
-/// The part of @p batch that @p rank of @p world_size computes. Parts are in the order of ranks and differ by one
-/// sample at most; with fewer samples than ranks the last ranks have none, and take part in the step all the same.
+/// The part of @p batch that @p rank of @p world_size computes. Parts are in rank order, and their sizes differ by at
+/// most one; with fewer samples than ranks, the last ranks have none but still take part in the step.
 inline std::span<const std::size_t> shard_of(std::span<const std::size_t> batch, int rank, int world_size) {
   const auto [ranks, position] = std::pair{static_cast<std::size_t>(world_size), static_cast<std::size_t>(rank)};
   const auto [even, larger_parts] = std::pair{batch.size() / ranks, batch.size() % ranks};
   return batch.subspan(position * even + std::min(position, larger_parts), even + (position < larger_parts ? 1 : 0));
 }
 
-/// What a network gets: inputs scaled to [0, 1], kPixels for each sample.
+/// A network's input: scaled to [0, 1], kPixels per sample.
 template <class Scalar>
 struct Batch {
   std::vector<Scalar> inputs;
@@ -126,12 +126,12 @@ struct NetworkParameter {
   std::vector<Scalar> velocity;
 };
 
-/// Layers of tanh(weight * x + bias), the last one with softmax and cross-entropy instead of tanh.
+/// Layers of tanh(weight * x + bias); the last one has softmax and cross-entropy instead of tanh.
 template <class Scalar>
 class Network {
  public:
-  /// @param widths inputs, hidden layers, outputs. Weights are even in +-sqrt(6 / (inputs + outputs)) (Glorot, Bengio
-  /// 2010).
+  /// @param widths inputs, hidden layers, outputs. Weights are uniform in +-sqrt(6 / (inputs + outputs)) (Glorot,
+  /// Bengio 2010).
   Network(std::span<const std::size_t> widths, std::uint64_t seed) : results_(widths.size() - 1) {
     std::mt19937_64 generator{seed};
     for (std::size_t i = 0; i + 1 < widths.size(); ++i) {
@@ -156,7 +156,7 @@ class Network {
     std::size_t correct = 0;  ///< samples whose most probable class is their label
   };
 
-  /// Computes the classes' probabilities, and keeps what backward() needs. The batch may be empty.
+  /// Computes the class probabilities, and keeps what backward() needs. The batch may be empty.
   Outcome forward(Batch<Scalar> batch) {
     batch_ = std::move(batch);
     for (std::size_t i = 0; i < results_.size(); ++i) {
@@ -175,7 +175,7 @@ class Network {
       const std::span scores = std::span{results_.back()}.subspan(sample * classes, classes);
       const auto best = std::max_element(scores.begin(), scores.end());
       outcome.correct += best - scores.begin() == batch_.labels[sample] ? 1U : 0U;
-      const Scalar largest = *best;  // subtracted, so that nothing overflows
+      const Scalar largest = *best;  // subtracted to avoid overflow
       const Scalar label_score = scores[batch_.labels[sample]] - largest;
       for (Scalar& score : scores) score = std::exp(score - largest);
       const Scalar sum = std::accumulate(scores.begin(), scores.end(), Scalar{0});
@@ -189,7 +189,7 @@ class Network {
   /// layer to the first, and calls ready(index) as soon as a parameter's gradient is final.
   template <class Ready>
   void backward(Scalar scale, Ready ready) {
-    std::vector<Scalar> delta = results_.back();  // derivative by a layer's sums
+    std::vector<Scalar> delta = results_.back();  // derivative with respect to a layer's sums
     for (std::size_t sample = 0; sample < batch_.size(); ++sample) {
       delta[sample * sizes(results_.size() - 1).second + batch_.labels[sample]] -= 1;
     }
@@ -207,7 +207,7 @@ class Network {
         for (std::size_t in = 0; in < inputs; ++in) row[in] += delta[at] * from[in];
         bias.gradient[at % outputs] += delta[at];
       }
-      ready(2 * i + 1);  // this layer's gradients can travel while those of the layers before it are computed
+      ready(2 * i + 1);  // this layer's gradients can travel while those of earlier layers are computed
       ready(2 * i);
       if (i == 0) break;
       std::vector<Scalar> previous(batch_.size() * inputs);
@@ -221,7 +221,7 @@ class Network {
     }
   }
 
-  /// Gradient descent with momentum, as PyTorch's SGD. Equal gradients keep the ranks equal.
+  /// Gradient descent with momentum, as in PyTorch's SGD. Equal gradients keep the ranks equal.
   void update(Scalar learning_rate, Scalar momentum) {
     for (NetworkParameter<Scalar>& parameter : parameters_) {
       for (std::size_t i = 0; i < parameter.value.size(); ++i) {
@@ -250,8 +250,8 @@ class Network {
   Batch<Scalar> batch_;                               ///< the last forward()'s
 };
 
-/// What libddp sees of a network: names, values and gradients, in the network's own order, so that
-/// Network::backward()'s indices are Reducer::mark_ready()'s. Views: the network must outlive what is made of them.
+/// A network as libddp sees it: names, values and gradients in the network's own order, so that Network::backward()'s
+/// indices are Reducer::mark_ready()'s. The result is views: the network must outlive it.
 template <class Scalar>
 std::vector<ddp::Parameter> reducer_parameters(Network<Scalar>& network) {
   constexpr ddp::DType kDType = ddp::DTypeOf<Scalar>::value;

@@ -1,5 +1,5 @@
-// GPUs and RDMA devices of a machine: where they are on PCIe, how far from each other, NVLink, addresses, failures in
-// the kernel's log.
+// Reads GPUs and RDMA devices of a machine: their places on PCIe, distances, NVLink, addresses, failures in the
+// kernel's log.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -29,7 +29,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The kernel keeps 15 letters of "nv-fabricmanager".
+// "nv-fabricmanager" as the kernel truncates it, to 15 characters.
 constexpr std::string_view kFabricManager = "nv-fabricmanage";
 
 Path path_to(const Topology& topology, const Gpu& gpu, const std::string& device) {
@@ -47,7 +47,7 @@ std::string version_in(const std::string& text) {
   return {};
 }
 
-/// Of processes that this one can see: all of the machine where the first one is its init.
+/// Looks at the processes that this one can see: all of the machine's if the first one is its init.
 FabricManager find_fabric_manager(const fs::path& proc) {
   for (const std::string& name : topology::names_in(proc)) {
     if (name.find_first_not_of("0123456789") != std::string::npos) continue;
@@ -85,8 +85,8 @@ void collect_gpus(NodeFacts& node, const Topology& topology) {
   }
 }
 
-// GPUs and RDMA devices on PCIe, and what stands between two of them: the IOMMU, and switches that send packets of
-// peers up to the processor.
+// GPUs and RDMA devices on PCIe, and what is between two devices: the IOMMU, and switches that redirect peers' packets
+// to the processor.
 
 namespace {
 
@@ -94,13 +94,13 @@ namespace fs = std::filesystem;
 
 constexpr unsigned kDisplayClass = 0x03;
 constexpr unsigned kAcceleratorClass = 0x12;
-// PCI Express Base Specification, 7.5: the list of capabilities, and the type of a port in the one of PCI Express.
+// PCI Express Base Specification, 7.5: the list of capabilities, and the port type in PCI Express's own.
 constexpr std::size_t kCapabilities = 0x34;
 constexpr unsigned kExpressCapability = 0x10;
 constexpr std::size_t kExpressFlags = 2;
 constexpr unsigned kDownstreamPort = 6;  ///< of a switch; a root port is 4
-// The same, 7.7.11 (Access Control Services): the capability's id, its control register, and the bits of that which
-// send requests and completions between peers up to the root complex.
+// The same, 7.7.11 (Access Control Services): the capability's id, its control register, and the bits that redirect
+// requests and completions between peers to the root complex.
 constexpr unsigned kAcsCapability = 0x000d;
 constexpr std::size_t kAcsControl = 6;
 constexpr unsigned kAcsRequestRedirect = 0x04;
@@ -114,7 +114,7 @@ unsigned word_at(const std::string& bytes, std::size_t offset, std::size_t size)
   return value;
 }
 
-/// The configuration space of a function. Without privileges the kernel shows 64 bytes, which have no capabilities.
+/// The configuration space of a function. Unprivileged readers get 64 bytes, which have no capabilities.
 std::string configuration(const fs::path& folder) {
   std::ifstream file(folder / "config", std::ios::binary);
   std::string bytes(kConfigurationBytes, '\0');
@@ -125,7 +125,7 @@ std::string configuration(const fs::path& folder) {
 
 bool is_downstream_port(const std::string& bytes) {
   if (bytes.size() < kExtendedBegin) return false;
-  std::set<std::size_t> seen;  // a circle in a broken list
+  std::set<std::size_t> seen;  // guards against a cycle in a broken list
   for (std::size_t at = word_at(bytes, kCapabilities, 1) & 0xfcU;
        at >= kCapabilities && at + 4 <= kExtendedBegin && seen.insert(at).second;) {
     if (word_at(bytes, at, 1) == kExpressCapability) {
@@ -153,7 +153,7 @@ struct Peer {
   std::string driver;
 };
 
-/// GPUs and what has RDMA devices: those that send packets to each other.
+/// GPUs and functions with RDMA devices, which send packets to each other.
 std::vector<Peer> peers_on_pci(const fs::path& sys) {
   std::vector<PciAddress> functions = topology::pci_functions(sys, {kDisplayClass, kAcceleratorClass});
   for (const topology::RdmaFact& device : topology::read_rdma_devices(sys)) {
@@ -162,7 +162,7 @@ std::vector<Peer> peers_on_pci(const fs::path& sys) {
   std::vector<Peer> peers;
   for (const PciAddress& address : functions) {
     const std::string driver = topology::link_name(topology::pci_folder(sys, address) / "driver");
-    // A display without a driver of its own, as in servers' consoles, takes no part.
+    // A display without its own driver, as in servers' consoles, takes no part.
     if (driver != "nvidia" && driver != "amdgpu" && !driver.starts_with("mlx") && !driver.starts_with("bnxt") &&
         driver != "ice" && driver != "irdma") {
       continue;
@@ -176,7 +176,7 @@ std::vector<Peer> peers_on_pci(const fs::path& sys) {
 
 void collect_pci(NodeFacts& node, const fs::path& sys) {
   const std::vector<Peer> peers = peers_on_pci(sys);
-  std::set<std::string> devices;  // without functions: those of one device do not meet on PCIe
+  std::set<std::string> devices;  // without functions: those of one device are not peers on PCIe
   bool gpus = false;
   std::map<fs::path, std::set<fs::path>> ports_of_switch;
   for (const Peer& peer : peers) {
@@ -185,13 +185,13 @@ void collect_pci(NodeFacts& node, const fs::path& sys) {
     gpus = gpus || peer.driver == "nvidia" || peer.driver == "amdgpu";
     if (peer.driver == "nvidia") ++node.nvidia_gpus;
     std::error_code status;
-    // /sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0: the ports above it are the folders above.
+    // /sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0: parent folders are the ports above.
     for (auto above = fs::canonical(topology::pci_folder(sys, peer.address), status).parent_path();
          !status && PciAddress::parse(above.filename().string()); above = above.parent_path()) {
       if (is_downstream_port(configuration(above))) ports_of_switch[above.parent_path()].insert(above);
     }
   }
-  // Packets between peers turn around in the lowest switch that has them behind different ports.
+  // Packets between peers turn around at the lowest switch with the peers behind different ports.
   for (const auto& [above, ports] : ports_of_switch) {
     if (ports.size() < 2) continue;
     for (const fs::path& port : ports) {
@@ -210,10 +210,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kMostGids = 16;  // told of a port, as facts travel in one message; usual are 2 to 8
+constexpr std::size_t kMostGids = 16;  // per port, as facts travel in one message; 2 to 8 are usual
 constexpr const char* kUnused = "0000:0000:0000:0000:0000:0000:0000:0000";
 
-/// The used rows. Their types are not readable where the interface is in another network namespace.
+/// The used rows. Their types are unreadable if the interface is in another network namespace.
 std::vector<GidFacts> read_gids(const fs::path& port) {
   std::vector<GidFacts> found;
   for (const std::string& name : topology::names_in(port / "gids")) {
@@ -230,10 +230,10 @@ std::vector<GidFacts> read_gids(const fs::path& port) {
   return found;
 }
 
-constexpr int kMostPkeys = 16;              // told of a port; usual are 1 to 4
+constexpr int kMostPkeys = 16;              // per port; 1 to 4 are usual
 constexpr std::size_t kPrefixLetters = 19;  // "fe80:0000:0000:0000"
 
-/// Rows of the table of partitions, up to the last one that is used.
+/// Rows of the partition table, up to the last used one.
 std::vector<std::int64_t> read_pkeys(const fs::path& port) {
   std::vector<std::int64_t> keys;
   for (int row = 0; row < kMostPkeys; ++row) {
@@ -245,7 +245,7 @@ std::vector<std::int64_t> read_pkeys(const fs::path& port) {
   return keys;
 }
 
-/// Of the drivers whose devices NCCL's own transport cannot use.
+/// The device's libfabric provider, for drivers that NCCL's own transport cannot use.
 std::string libfabric_device(const fs::path& sys, const std::string& device) {
   const std::string driver = topology::link_name(sys / "class/infiniband" / device / "device/driver");
   return driver == "efa" ? device + " (EFA)" : std::string{};
@@ -282,7 +282,7 @@ void collect_rdma(NodeFacts& node, const fs::path& sys) {
   }
 }
 
-// What NVIDIA's driver has told the kernel's log of GPUs that failed (Xids). Only root may read it, or all users where
+// GPU failures (Xids) that NVIDIA's driver has written to the kernel's log. Only root may read it unless
 // kernel.dmesg_restrict is 0.
 
 namespace {
@@ -293,7 +293,7 @@ namespace fs = std::filesystem;
 constexpr std::size_t kRecordBytes = 8192;
 constexpr int kMostRecords = 200'000;
 constexpr std::size_t kMostXids = 100;
-// Of Xids that are not a program's own fault.
+// Xids that are not a program's own fault.
 constexpr std::array kFailures{48, 62, 63, 64, 74, 79, 92, 94, 95, 119, 120, 140, 143};
 
 template <class Number>
@@ -311,8 +311,8 @@ bool skip(std::string_view& text, std::string_view prefix) {
   return true;
 }
 
-/// "4,1234,5678901,-;NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, ...": level and facility, number, microseconds since the
-/// machine's start.
+/// Parses "4,1234,5678901,-;NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, ...": level and facility, number, microseconds
+/// since boot.
 std::optional<XidFacts> parse_xid(std::string_view record, double uptime_s) {
   XidFacts xid;
   if (!number_at<int>(record) || !skip(record, ",") || !number_at<std::uint64_t>(record) || !skip(record, ","))
@@ -338,7 +338,7 @@ void add(std::vector<XidFacts>& xids, const XidFacts& found) {
   const auto known = std::find_if(xids.begin(), xids.end(), same);
   if (known != xids.end()) {
     ++known->times;
-    known->age_s = found.age_s;  // records come in the order of time
+    known->age_s = found.age_s;  // records are in order of time
   } else if (xids.size() < kMostXids) {
     xids.push_back(found);
   }
@@ -352,11 +352,11 @@ void collect_xids(NodeFacts& node, const fs::path& root) {
   char* end = nullptr;
   const double uptime_s = std::strtod(uptime_text.c_str(), &end);
   if (!log || end == uptime_text.c_str()) return;
-  std::string text;  // one record a read, but a file gives several at once
+  std::string text;  // one record per read from the device; a file gives several at once
   for (int i = 0; i < kMostRecords; ++i) {
     std::array<char, kRecordBytes> buffer{};
     const ssize_t size = ::read(log.get(), buffer.data(), buffer.size());
-    if (size < 0 && (errno == EINTR || errno == EPIPE)) continue;  // EPIPE: records have been overwritten meanwhile
+    if (size < 0 && (errno == EINTR || errno == EPIPE)) continue;  // EPIPE: records were overwritten meanwhile
     if (size <= 0) break;
     text.append(buffer.data(), static_cast<std::size_t>(size));
     for (std::size_t line = text.find('\n'); line != std::string::npos; line = text.find('\n')) {

@@ -1,4 +1,4 @@
-// What a node and a process are: /dev/shm, interfaces, limits, processors, cgroups, namespaces, services, names.
+// Reads facts of a node and a process: /dev/shm, interfaces, limits, processors, cgroups, namespaces, services, names.
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -111,12 +111,12 @@ constexpr std::array<std::string_view, 25> kFamilies = {
     "OMP_",       "CUDA_",        "NVIDIA_",         "DDP_",          "TORCHELASTIC_", "MASTER_",   "SLURM_GPU",
     "SLURM_CPUS", "SLURM_JOB_ID", "SLURM_MPI_TYPE",  "SLURM_STEP_ID", "PMIX_MCA_",     "OMPI_MCA_", "ROCR_",
     "HIP_",       "GPU_DEVICE_",  "LD_LIBRARY_PATH", "LD_PRELOAD"};
-// A variable as long as this is a list of files or processors, which no rule looks at.
+// A longer variable is a list of files or processors, which no rule reads.
 constexpr std::size_t kLongestValue = 1024;
 
-// NVML has been asked before, so the driver is awake.
+// NVML has already been queried, so the driver is awake.
 constexpr std::chrono::seconds kHealthTime{2};
-// They matter to programs that speak HTTP or gRPC between nodes.
+// They affect programs that speak HTTP or gRPC between nodes.
 constexpr std::array<std::string_view, 7> kProxies{"http_proxy",  "https_proxy", "grpc_proxy", "HTTP_PROXY",
                                                    "HTTPS_PROXY", "no_proxy",    "NO_PROXY"};
 
@@ -128,7 +128,7 @@ std::int64_t soft_limit(const fs::path& limits, std::string_view name) {
   return soft;
 }
 
-/// Whether the process may lock what it wants: CAP_IPC_LOCK of the machine, which a user namespace cannot give.
+/// Whether the process may lock unlimited memory: CAP_IPC_LOCK of the machine, which a user namespace cannot grant.
 bool may_lock_all(const fs::path& self) {
   constexpr unsigned kIpcLock = 14;  // linux/capability.h
   const std::string text = topology::read_field(self / "status", "CapEff", ':').value_or("");
@@ -142,7 +142,7 @@ bool may_lock_all(const fs::path& self) {
   return ((capabilities >> kIpcLock) & 1U) != 0 && inside == 0 && outside == 0 && count == kAllUsers;
 }
 
-/// Empty: unknown.
+/// Empty if unknown.
 CpuSet set_in(const fs::path& status, std::string_view name) {
   try {
     return CpuSet::parse(topology::read_field(status, name, ':').value_or(""));
@@ -151,7 +151,7 @@ CpuSet set_in(const fs::path& status, std::string_view name) {
   }
 }
 
-/// Whether one of the devices by which processes of several nodes share GPUs' memory may be opened.
+/// Whether the process may open an IMEX channel, which processes of several nodes need to share GPU memory.
 bool has_imex_channel(const fs::path& folder) {
   const auto names = topology::names_in(folder);
   return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
@@ -172,7 +172,7 @@ Variables watched_variables(const base::Environment& environment) {
   for (const std::string_view name : kProxies) {
     const auto value = environment.raw(name);
     if (value && !value->empty() && value->size() <= kLongestValue) {
-      chosen.emplace(name, diagnostics::shown_value(name, *value));  // it may have a password
+      chosen.emplace(name, diagnostics::shown_value(name, *value));  // it may contain a password
     }
   }
   return chosen;
@@ -221,7 +221,7 @@ void collect_devices(RankFacts& rank, const Topology& topology, const base::Envi
   const auto named = topology::gpus_named_by(topology, environment);
   const auto add = [&](const Gpu& gpu) {
     std::string name = name_of(gpu);
-    if (!gpu.mig.empty()) name += " " + environment.raw("CUDA_VISIBLE_DEVICES").value_or("");  // a part of it each
+    if (!gpu.mig.empty()) name += " " + environment.raw("CUDA_VISIBLE_DEVICES").value_or("");  // each rank uses a part
     rank.gpus.push_back(std::move(name));
     rank.gpu_models.push_back(gpu.model);
   };
@@ -242,7 +242,7 @@ constexpr unsigned kFirstUser = 1000;  // SYS_UID_MAX of Debian, RHEL and SUSE i
 constexpr int kRasPort = 28028;        // NCCL's ras/ras_internal.h
 constexpr std::string_view kListens = "0A";
 
-/// logind.conf(5): the main file, then pieces by their names; of equal names the first folder's counts.
+/// logind.conf(5): the main file, then drop-ins by name; of equal names the first folder's counts.
 std::vector<fs::path> logind_files(const fs::path& root) {
   std::map<std::string, fs::path> pieces;
   for (const char* folder : {"etc", "run", "usr/local/lib", "usr/lib"}) {
@@ -258,7 +258,7 @@ std::vector<fs::path> logind_files(const fs::path& root) {
 }
 
 bool removes_ipc(const fs::path& root, unsigned user) {
-  // It knows users who have a session now: when the last one ends, their files go, those of running jobs as well.
+  // logind removes a user's files when the user's last session ends, those of running jobs as well.
   if (user < kFirstUser || !topology::has_entry(root / "run/systemd/users" / std::to_string(user))) return false;
   std::string value = "yes";  // its default
   for (const fs::path& file : logind_files(root)) {
@@ -269,7 +269,7 @@ bool removes_ipc(const fs::path& root, unsigned user) {
 
 std::vector<std::string> words_in_line(const std::string& line) { return base::words_of(line, " \t"); }
 
-/// Interfaces of "Iface Destination Gateway Flags ...", with a gateway.
+/// The interfaces with a gateway in "Iface Destination Gateway Flags ...".
 std::vector<std::string> find_gateways(const fs::path& route) {
   std::vector<std::string> found;
   std::ifstream file(route);
@@ -289,7 +289,7 @@ int ras_port(const base::Environment& environment) {
   return port > 0 && port < 65536 ? port : kRasPort;
 }
 
-/// Whether a line of /proc/net/tcp is another user's socket that listens at the port.
+/// Whether a line of /proc/net/tcp is another user's socket listening at the port.
 bool is_foreign(const std::vector<std::string>& words, int port, unsigned user) {
   constexpr std::size_t kLocal = 1;
   constexpr std::size_t kState = 3;
@@ -346,10 +346,10 @@ NameFacts look_up(const std::string& name, Deadline deadline) {
   return found;
 }
 
-/// Whether a program could not listen at the port because another one does.
+/// Whether listening at the port fails because another program listens there.
 bool is_taken(int port) {
   const base::UniqueFd fd{::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
-  const int reuse = 1;  // as stores do: connections that have ended do not count
+  const int reuse = 1;  // as stores do: ended connections do not count
   ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &reuse, sizeof reuse);
   sockaddr_in any{};
   any.sin_family = AF_INET;
@@ -364,7 +364,7 @@ bool has_address(const NodeFacts& node, const std::string& address) {
   });
 }
 
-/// 0 for what is no port: Kubernetes sets "tcp://10.0.0.5:29500" for a service of the name master.
+/// 0 if it is not a port: Kubernetes sets "tcp://10.0.0.5:29500" for a service named master.
 int master_port(const base::Environment& environment) {
   const std::string text = environment.raw("MASTER_PORT").value_or("");
   int port = 0;
@@ -375,7 +375,7 @@ int master_port(const base::Environment& environment) {
 }  // namespace
 
 void collect_names(NodeFacts& node, const std::string& host, const base::Environment& environment, Deadline deadline) {
-  // At once: a resolver that is slow for one name must not take the other's time.
+  // In parallel: a resolver that is slow for one name must not use up the other's time.
   auto own = std::async(std::launch::async, look_up, host, deadline);
   const std::string master = environment.raw("MASTER_ADDR").value_or("");
   if (!master.empty()) node.master = look_up(master, deadline);

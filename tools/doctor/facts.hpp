@@ -1,4 +1,4 @@
-// What the doctor knows of a job: plain values, gathered once on every node and rank, from which the rules judge.
+// What the doctor knows of a job: plain values, gathered once on every node and rank, which the rules judge.
 #pragma once
 
 #include <algorithm>
@@ -29,7 +29,7 @@ struct Version {
   int patch = 0;
   friend auto operator<=>(const Version&, const Version&) = default;
 
-  /// "5.0.8", "5.0.8rc1", "2.28.9+cuda13.0"; what is missing is 0.
+  /// "5.0.8", "5.0.8rc1", "2.28.9+cuda13.0"; missing numbers are 0.
   static Version of(const std::string& text) {
     Version version;
     std::sscanf(text.c_str(), "%d.%d.%d", &version.major, &version.minor, &version.patch);  // NOLINT(cert-err34-c)
@@ -59,7 +59,7 @@ struct InterfaceFacts {
   friend bool operator==(const InterfaceFacts&, const InterfaceFacts&) = default;
 };
 
-/// A used row of a port's table of addresses.
+/// A used row of a port's address table.
 struct GidFacts {
   int index = 0;
   std::string type;  ///< "RoCE v2", "IB/RoCE v1"
@@ -72,11 +72,11 @@ struct RdmaPortFacts {
   int port = 1;
   std::string state;                     ///< "ACTIVE"
   std::string link_layer;                ///< "InfiniBand", "Ethernet"
-  bool gids_known = false;               ///< of Ethernet; where the kernel shows the table
+  bool gids_known = false;               ///< for Ethernet, if the kernel shows the table
   std::vector<GidFacts> gids = {};       ///< by index
-  bool gids_cut = false;                 ///< there are more rows behind these
+  bool gids_cut = false;                 ///< the table has more rows
   std::string subnet = {};               ///< of InfiniBand: "fe80:0000:0000:0000", the first half of its address
-  std::vector<std::int64_t> pkeys = {};  ///< of InfiniBand: the first rows of its table of partitions; 0: an empty one
+  std::vector<std::int64_t> pkeys = {};  ///< of InfiniBand: the first rows of its partition table; 0: an empty row
   std::int64_t rate_mbps = 0;            ///< Mbit/s; 0 if unknown
   std::string pci = {};                  ///< "0000:3b:00.0"; empty if unknown
   std::string board = {};                ///< kind of adapter: "MT_0000000838"
@@ -87,7 +87,7 @@ struct RdmaPortFacts {
 /// A GPU of a node, whoever may use it.
 struct GpuFacts {
   std::string name;           ///< as RankFacts::gpus has it
-  int numa_node = -1;         ///< the kernel's number of the NUMA node that it is attached to; -1 if unknown
+  int numa_node = -1;         ///< the kernel's number of its NUMA node; -1 if unknown
   CpuSet cpus{};              ///< processors near to it; empty if unknown
   std::vector<Path> paths{};  ///< to NodeFacts::rdma, in that order
   friend bool operator==(const GpuFacts&, const GpuFacts&) = default;
@@ -98,12 +98,12 @@ struct PluginFacts {
   std::string variable;  ///< "NCCL_NET_PLUGIN"
   std::string path;
   std::string digest;       ///< equal for equal files
-  std::string network;      ///< for which it is made: "libfabric", "InfiniBand"; empty if unknown
-  bool by_default = false;  ///< the variable is not set: it is taken because it is there
+  std::string network;      ///< the network that it is made for: "libfabric", "InfiniBand"; empty if unknown
+  bool by_default = false;  ///< the variable is not set: NCCL opens it because it exists
   friend bool operator==(const PluginFacts&, const PluginFacts&) = default;
 };
 
-/// Whether NVIDIA's Fabric Manager runs, without which NVSwitches do not.
+/// Whether NVIDIA's Fabric Manager runs, which NVSwitches need.
 enum class FabricManager : std::uint8_t { unknown, running, absent };
 
 /// Where a node answers probes: at each address over which the job may run.
@@ -117,7 +117,7 @@ struct ProbeListener {
   friend bool operator==(const ProbeListener&, const ProbeListener&) = default;
 };
 
-/// A failure that NVIDIA's driver has told the kernel's log.
+/// A failure that NVIDIA's driver has written to the kernel's log.
 struct XidFacts {
   std::string gpu;  ///< "0000:3b:00"
   int number = 0;
@@ -126,20 +126,20 @@ struct XidFacts {
   friend bool operator==(const XidFacts&, const XidFacts&) = default;
 };
 
-/// What the resolver says of a name.
+/// The resolver's answer for a name.
 struct NameFacts {
   std::vector<std::string> addresses{};  ///< numeric
   bool unanswered = false;               ///< it was too slow, so the addresses are unknown
   friend bool operator==(const NameFacts&, const NameFacts&) = default;
 };
 
-/// Of a node; its first rank gathers them.
+/// Facts of a node, gathered by its first rank.
 struct NodeFacts {
   std::string boot_id;
   std::string kernel;              ///< "6.1.0-18-amd64"
   NameFacts own_name;              ///< the host's
   NameFacts master;                ///< MASTER_ADDR, as this node resolves it
-  bool master_port_taken = false;  ///< MASTER_ADDR is this node, and somebody listens at MASTER_PORT already
+  bool master_port_taken = false;  ///< MASTER_ADDR is this node, and a process already listens at MASTER_PORT
   std::int64_t shm_bytes = -1;     ///< size of /dev/shm; -1: there is none
   std::int64_t shm_free_bytes = -1;
   std::vector<InterfaceFacts> interfaces;  ///< in the kernel's order
@@ -151,33 +151,33 @@ struct NodeFacts {
   std::int64_t port_high = 0;
   std::string iommu;  ///< type of the IOMMU domain of GPUs and RDMA devices that could exchange data over PCIe:
                       ///< "DMA-FQ", "identity"; empty: none
-  std::vector<std::string> acs_ports;  ///< of PCIe switches with several such devices, that send their packets upwards
-  std::int64_t nvidia_gpus = 0;        ///< GPUs that NVIDIA's driver has
+  std::vector<std::string> acs_ports;  ///< of PCIe switches with several such devices, which send their packets upwards
+  std::int64_t nvidia_gpus = 0;        ///< GPUs that NVIDIA's driver sees
   bool peer_memory = false;            ///< nvidia_peermem or nv_peer_mem is loaded
   bool dma_buf = false;                ///< NVIDIA's open kernel module on Linux 5.12 or newer: memory passes as dma-buf
   std::string nvidia_driver;           ///< version: "550.54.15"
-  std::int64_t nvswitches = 0;         ///< that NVIDIA's driver has
+  std::int64_t nvswitches = 0;         ///< NVSwitches that NVIDIA's driver sees
   FabricManager fabric_manager = FabricManager::unknown;
   std::string fabric_manager_version;  ///< "550.54.15"; empty if unknown
-  std::string imex_nodes;              ///< digest of the list of nodes in IMEX' domain; empty: there is none
+  std::string imex_nodes;              ///< digest of the node list of the IMEX domain; empty: there is none
   std::vector<GpuFacts> gpus;          ///< by PCI address
-  std::vector<XidFacts> xids;          ///< since the machine's start; none where the log cannot be read
+  std::vector<XidFacts> xids;          ///< since the machine's start; empty if the log is unreadable
   std::vector<std::string> gateways;   ///< interfaces with a route over a gateway, in the main table
-  std::string libfabric_device;        ///< one that only libfabric drives: "rdmap16s27 (EFA)"; empty: there is none
-  bool numa = true;                    ///< the kernel knows NUMA nodes
-  bool removes_ipc = false;            ///< systemd removes this user's files in /dev/shm when a session ends
-  std::int64_t foreign_ras_port = 0;   ///< another user's process listens where NCCL's RAS would; 0: none
-  std::string slurm_version;           ///< of the srun here: "22.05.8"; empty: unknown, or no job of Slurm
+  std::string libfabric_device;       ///< a device that only libfabric drives: "rdmap16s27 (EFA)"; empty: there is none
+  bool numa = true;                   ///< the kernel has NUMA nodes
+  bool removes_ipc = false;           ///< systemd removes this user's files in /dev/shm when a session ends
+  std::int64_t foreign_ras_port = 0;  ///< another user's process listens where NCCL's RAS would; 0: none
+  std::string slurm_version;          ///< of the srun here: "22.05.8"; empty: unknown, or no job of Slurm
   std::vector<ProbeListener> listeners;
-  Bytes token;  ///< which probes of this job carry
+  Bytes token;  ///< carried by this job's probes
   friend bool operator==(const NodeFacts&, const NodeFacts&) = default;
 };
 
 struct RankFacts {
-  std::string failure;  ///< why nothing but the numbers and the host is known; empty: all is
+  std::string failure;  ///< why only the numbers and the host are known; empty if all is
   int rank = 0;
   int local_rank = 0;
-  int node = -1;  ///< node number as far as the launcher tells it; JobFacts has it for all
+  int node = -1;  ///< node number if the launcher provides one; JobFacts has it for all ranks
   std::string host;
   std::string version;              ///< of ddp-info
   Variables environment;            ///< of the families that matter; secrets left out
@@ -195,18 +195,18 @@ struct RankFacts {
   std::vector<std::string> gpus;        ///< UUIDs, else PCI addresses, of the GPUs that it may use, in its order
   std::vector<std::string> gpu_models;  ///< of these
   std::int64_t gpus_of_node = 0;        ///< that the machine has
-  std::int64_t gpus_allowed = 0;  ///< of these, that the operating system lets it use, whatever *_VISIBLE_DEVICES says
-  bool nvidia_caps = true;        ///< /dev/nvidia-caps is there
+  std::int64_t gpus_allowed = 0;  ///< of these, those that the operating system allows, whatever *_VISIBLE_DEVICES says
+  bool nvidia_caps = true;        ///< /dev/nvidia-caps exists
   bool imex_channel = false;      ///< a device in /dev/nvidia-caps-imex-channels may be opened
   std::string verbs_problem;      ///< why it cannot use the node's RDMA devices; empty: it can
   std::vector<PluginFacts> plugins;             ///< of NCCL
   std::vector<std::string> nccl_copies;         ///< further NCCLs on its search path: "2.27.5 (/opt/lib/libnccl.so.2)"
-  bool libfabric = false;                       ///< the loader finds it
-  Variables missing_files;                      ///< variables that name a file or folder that is not there, with that
-  std::vector<topology::GpuHealth> gpu_health;  ///< that NVML lets it see
+  bool libfabric = false;                       ///< the loader finds libfabric
+  Variables missing_files;                      ///< variables that name a missing file or folder, with that name
+  std::vector<topology::GpuHealth> gpu_health;  ///< as far as NVML lets it see
   std::optional<NodeFacts> of_node;             ///< of the first rank of each node
 
-  /// Of the environment; empty if it is not set.
+  /// From the environment; empty if it is not set.
   std::string variable(std::string_view name) const {
     const auto found = environment.find(name);
     return found == environment.end() ? std::string{} : found->second;
@@ -218,18 +218,18 @@ enum class ProbeEnd : std::uint8_t {
   reached,
   silent,       ///< no answer in time
   refused,      ///< by that host, or another that has its address
-  unreachable,  ///< the kernel knows no way
+  unreachable,  ///< the kernel has no route
 };
 
 enum class PacketEnd : std::uint8_t {
-  untested,  ///< not even a small packet was answered, or a router says what is too large, as it should
+  untested,  ///< not even a small packet was answered, or a router reports what is too large, as it should
   passed,
-  lost,  ///< a packet of the size that both interfaces allow was not answered, small ones were
+  lost,  ///< a packet of the size that both interfaces allow was not answered, but small ones were
 };
 
 struct ProbeResult {
   int to_node = 0;
-  std::string interface;  ///< there
+  std::string interface;  ///< the target's
   std::string address;
   ProbeEnd end = ProbeEnd::silent;
   PacketEnd packet = PacketEnd::untested;
@@ -239,7 +239,7 @@ struct ProbeResult {
   friend bool operator==(const ProbeResult&, const ProbeResult&) = default;
 };
 
-/// What the first rank of a node tells after the facts have been exchanged.
+/// What the first rank of a node reports after the facts have been exchanged.
 struct ProbeReport {
   std::int64_t clock_ms = 0;  ///< CLOCK_REALTIME when the fence ended, ms since 1970
   std::vector<ProbeResult> results;
@@ -256,10 +256,10 @@ struct NodeRecord {
 struct JobFacts {
   std::vector<NodeRecord> nodes;                 ///< by node number
   std::vector<RankFacts> ranks;                  ///< by rank; RankFacts::node is right
-  std::vector<EnvironmentFinding> environment;   ///< what is wrong with the ranks' variables
+  std::vector<EnvironmentFinding> environment;   ///< findings on the ranks' variables
   std::vector<EnvironmentReport::Library> nccl;  ///< that ranks would load, with these ranks
   bool several_nodes() const { return nodes.size() > 1; }
-  /// Of the library that the rank would load; empty if unknown.
+  /// Version of the library that the rank would load; empty if unknown.
   std::string nccl_version(int rank) const {
     for (const EnvironmentReport::Library& library : nccl) {
       if (std::binary_search(library.ranks.begin(), library.ranks.end(), rank)) return library.version;

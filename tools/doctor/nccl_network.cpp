@@ -29,7 +29,7 @@ bool is_ipv6_link_local(const InterfaceAddress& address) {
                           address.address.starts_with("fea") || address.address.starts_with("feb"));
 }
 
-/// The kernel lists all IPv4 addresses before all IPv6 ones, and NCCL takes the first that an interface has.
+/// The kernel lists all IPv4 addresses before all IPv6 ones, and NCCL takes an interface's first.
 std::vector<SocketChoice> in_kernel_order(const std::vector<InterfaceFacts>& interfaces, std::string_view family) {
   std::vector<SocketChoice> found;
   for (const bool ipv6 : {false, true}) {
@@ -92,7 +92,7 @@ std::vector<UsedInterface> used_by_nccl(const JobFacts& job) {
     const NodeRecord& node = job.node_of(rank);
     const auto choices = predict_socket_interfaces(node.facts.interfaces, rank.environment);
     const bool rdma = takes_rdma(node, rank);
-    for (std::size_t i = 0; i < choices.size() && !(rdma && i > 0); ++i) {  // over RDMA, only bootstrap needs one
+    for (std::size_t i = 0; i < choices.size() && !(rdma && i > 0); ++i) {  // over RDMA, only the bootstrap needs one
       add_use(uses, node, choices[i], rank.rank, i == 0);
     }
   }
@@ -173,7 +173,7 @@ GidBytes bytes_of(const std::string& gid) {
   return bytes;
 }
 
-/// NCCL_IB_ADDR_RANGE: "10.1.0.0/16". What is no such thing is ignored.
+/// An entry of NCCL_IB_ADDR_RANGE, "10.1.0.0/16". Anything else is ignored.
 class AddressRange {
  public:
   AddressRange(const std::string& text, bool ipv6) {
@@ -208,7 +208,7 @@ int roce_version(const std::string& type) {
 
 bool is_valid(const std::string& gid) { return !gid.empty() && !gid.starts_with(kLinkLocal); }
 
-/// "0000:...:ffff:0a01:0002" as "10.1.0.2"; others as they are.
+/// "0000:...:ffff:0a01:0002" as "10.1.0.2"; others unchanged.
 std::string address_of(const std::string& gid) {
   const GidBytes bytes = bytes_of(gid);
   if (!gid.starts_with(kMappedIpv4)) return gid;
@@ -308,7 +308,7 @@ std::string missing_adapter(const NodeRecord& node, const RankFacts& rank) {
   const std::string wanted = rank.variable("NCCL_IB_HCA");
   const bool exact = wanted.starts_with('=') || wanted.starts_with("^=");
   const auto& ports = node.facts.rdma;
-  if (ports.empty()) return {};  // a node of another kind; NCCL uses sockets there
+  if (ports.empty()) return {};  // a node of another kind, where NCCL uses sockets
   for (const std::string& name : names_in_list(wanted)) {
     const auto named = [&](const RdmaPortFacts& port) {
       return exact ? port.device == name : port.device.starts_with(name);

@@ -23,9 +23,9 @@
 namespace ddp::tools::doctor {
 namespace {
 
-constexpr std::size_t kTrainBytes = 62'000;  // of what UDP takes at once
-constexpr std::uint32_t kMostPackets = 40;   // of a train; Linux takes 64
-constexpr std::uint32_t kFewestPackets = 4;  // that say anything
+constexpr std::size_t kTrainBytes = 62'000;  // as much as one UDP send takes
+constexpr std::uint32_t kMostPackets = 40;   // in a train; Linux takes 64
+constexpr std::uint32_t kFewestPackets = 4;  // for a usable estimate
 constexpr std::uint32_t kFewestIntervals = 3;
 
 }  // namespace
@@ -56,7 +56,7 @@ void PacketTrains::answered(const ProbeReply& reply) {
   const std::uint32_t train = reply.number >> 8U;
   const std::uint32_t place = reply.number & 0xffU;
   if (settled_ || train == 0 || train > static_cast<std::uint32_t>(sent_) || place >= length_) return;
-  if (reply.arrived_ns == 0) {  // its kernel does not tell
+  if (reply.arrived_ns == 0) {  // its kernel has no time stamps
     settled_ = true;
     return;
   }
@@ -94,7 +94,7 @@ SocketAddress SocketAddress::of(const std::string& address, std::uint16_t port) 
 
 namespace {
 
-/// As of SO_TIMESTAMPNS; 0 if the kernel does not tell.
+/// Time of SO_TIMESTAMPNS; 0 if the kernel has none.
 std::int64_t arrival_of(msghdr& message) {
   for (cmsghdr* each = CMSG_FIRSTHDR(&message); each != nullptr; each = CMSG_NXTHDR(&message, each)) {
     if (each->cmsg_level != SOL_SOCKET || each->cmsg_type != SCM_TIMESTAMPNS) continue;
@@ -121,11 +121,11 @@ struct ProbeAnswers::State {
     base::UniqueFd udp{::socket(at.storage.ss_family, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)};
     if (!udp || ::bind(udp.get(), at.get(), at.length) != 0) return false;
     const int yes = 1;
-    ::setsockopt(udp.get(), SOL_SOCKET, SO_TIMESTAMPNS, &yes, sizeof yes);  // without it, no bandwidth is told
+    ::setsockopt(udp.get(), SOL_SOCKET, SO_TIMESTAMPNS, &yes, sizeof yes);  // required to measure bandwidth
     base::UniqueFd tcp;
     try {
       tcp = base::listen_tcp(wanted.address);
-    } catch (const Error&) {  // the interface has just lost it
+    } catch (const Error&) {  // the interface has just lost the address
       return false;
     }
     wanted.tcp_port = base::local_port(tcp.get());
@@ -200,7 +200,7 @@ constexpr auto kSendAgain = std::chrono::milliseconds(100);
 constexpr auto kTrainsApart = std::chrono::milliseconds(5);
 constexpr int kMostNodesProbedByAll = 17;
 
-/// One target while it is probed.
+/// The state of one target during its probe.
 class Attempt {
  public:
   Attempt(const ProbeTarget& target, const std::vector<InterfaceFacts>& own)
@@ -242,7 +242,7 @@ class Attempt {
     cut->cmsg_len = CMSG_LEN(sizeof size);
     std::memcpy(CMSG_DATA(cut), &size, sizeof size);
     if (::sendmsg(udp_.get(), &message, MSG_NOSIGNAL) >= 0 || errno == EAGAIN) return;
-    // a kernel or a device that does not cut them
+    // the kernel or the device does not segment them
     for (std::size_t at = 0; at < train.size(); at += size) ::send(udp_.get(), &train[at], size, MSG_NOSIGNAL);
   }
 
@@ -286,7 +286,7 @@ class Attempt {
     }
   }
 
-  /// Packets of the size that both ends' interfaces take, which no router may cut.
+  /// Sends packets as large as both ends' interfaces take; routers may not fragment them.
   void open_datagrams(const std::vector<InterfaceFacts>& own) {
     const SocketAddress to = SocketAddress::of(target_.listener.address, target_.listener.udp_port);
     udp_ = open(SOCK_DGRAM);
@@ -305,7 +305,7 @@ class Attempt {
     trains_.emplace(result_.rate_mbps, static_cast<std::size_t>(packet), headers);
   }
 
-  /// By which packets to the target leave; empty if unknown.
+  /// The interface that packets to the target leave by; empty if unknown.
   InterfaceFacts leaving_interface(const std::vector<InterfaceFacts>& own) const {
     SocketAddress from;
     from.length = sizeof from.storage;
@@ -328,8 +328,8 @@ class Attempt {
     if (::send(udp_.get(), packet.data(), packet.size(), MSG_NOSIGNAL) < 0) note_refusal(errno);
   }
 
-  /// A router, or this host's route, has said that large packets do not pass: whoever sends learns it and sends smaller
-  /// ones. Only what is lost without a word is a fault.
+  /// A router, or this host's route, reported that large packets do not pass: senders learn that and send smaller
+  /// packets. Only silent loss is a fault.
   void note_refusal(int error) {
     if (error != EMSGSIZE) return;
     told_ = true;
@@ -351,7 +351,7 @@ class Attempt {
       } else if (reply->arrived_bytes == large_bytes_) {
         result_.packet = PacketEnd::passed;
       } else if (reply->arrived_bytes == kSmallBytes && result_.packet == PacketEnd::untested) {
-        result_.packet = PacketEnd::lost;  // so far
+        result_.packet = PacketEnd::lost;  // unless a large one arrives
       }
     }
   }
@@ -362,12 +362,12 @@ class Attempt {
   base::UniqueFd udp_;
   std::size_t large_bytes_ = 0;
   bool stream_done_ = false;
-  bool told_ = false;  ///< that large packets do not pass
+  bool told_ = false;  ///< a router or route reported that large packets do not pass
   std::optional<PacketTrains> trains_;
   ProbeResult result_;
 };
 
-/// Of several nodes that begin at once, no two should send trains to a third at the same time.
+/// Spreads trains: nodes that start together should not send to the same target at the same time.
 Clock::duration random_pause() {
   std::random_device random;
   return std::chrono::microseconds(random() % 50'000);

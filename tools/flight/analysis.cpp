@@ -53,13 +53,13 @@ std::vector<GroupCalls> join_groups(const std::vector<RankDump>& dumps) {
 
 namespace {
 
-// A rank is slow that came last in half of at least so many operations, and cost so much each time...
+// A rank is slow if it came last in half of at least this many operations, and cost this much each time...
 constexpr std::uint64_t kLeastOperations = 5;
 constexpr double kLeastSeconds = 1e-3;
-// ... or that others waited for this long at once.
+// ... or if the others once waited this long.
 constexpr double kLongSeconds = 0.1;
 
-/// Nobody leaves it before all have come.
+/// Whether no rank leaves it before all have come.
 bool synchronizes(OperationKind kind) {
   return kind == OperationKind::all_reduce || kind == OperationKind::all_gather ||
          kind == OperationKind::all_gather_v || kind == OperationKind::reduce_scatter ||
@@ -121,7 +121,7 @@ Ranks common(const Ranks& a, const Ranks& b) {
   return both;
 }
 
-/// Where each rank has calls that are not finished, as (group, sequence); sequence 0 for transfers.
+/// Each rank's unfinished calls, as (group, sequence); sequence 0 for transfers.
 using Pending = std::map<int, std::set<std::pair<std::string, std::uint64_t>>>;
 
 Pending find_pending(const std::vector<GroupCalls>& groups) {
@@ -139,7 +139,7 @@ Pending find_pending(const std::vector<GroupCalls>& groups) {
   return pending;
 }
 
-/// Those absent from a stall that nothing else holds up.
+/// The ranks absent from a stall that nothing else holds up.
 Ranks free_ranks(const Stall& stall, const Pending& pending) {
   Ranks free;
   for (const int rank : stall.absent) {
@@ -160,7 +160,7 @@ const Stall* held_up_in(const std::vector<Stall>& stalls, const Stall& stall, in
   return found == stalls.end() ? nullptr : &*found;
 }
 
-/// Of a stall that nothing explains but its members: the fewer are wrong.
+/// Judges a stall that only its members explain: the smaller side is wrong.
 Finding blame(const std::vector<Stall>& stalls, const Stall& stall) {
   const bool absent_are_wrong = stall.absent.size() <= stall.callers.size();
   const Ranks& wrong = absent_are_wrong ? stall.absent : stall.callers;
@@ -189,7 +189,7 @@ Finding blame_unknown(const Stall& stall, Ranks unknown) {
           .expected = stall.operation};
 }
 
-/// Whether all would have gone on if the culprits of @p stall had done as the others.
+/// Whether all stalls would have ended if the culprits of @p stall had acted as the others.
 bool explains_all(const std::vector<Stall>& stalls, const Stall& stall, const Finding& finding) {
   std::set<int> free(finding.culprits.begin(), finding.culprits.end());
   free.insert(stall.waiting.begin(), stall.waiting.end());
@@ -213,7 +213,7 @@ void keep_smallest(std::vector<Finding>& findings) {
   std::erase_if(findings, [&](const Finding& finding) { return finding.culprits.size() != fewest; });
 }
 
-/// The beginning: what no other stall explains. @p stalls the earliest first.
+/// The first cause: a stall that no other explains. @p stalls the earliest first.
 std::optional<Finding> find_first(const std::vector<Stall>& stalls, const Pending& pending, const Ranks& lost) {
   for (const Stall& stall : stalls) {
     if (stall.mismatch) return stall.mismatch;
@@ -230,7 +230,7 @@ std::optional<Finding> find_first(const std::vector<Stall>& stalls, const Pendin
   for (const Stall& stall : stalls) {
     if (!stall.unknown.empty()) return blame_unknown(stall, stall.unknown);
   }
-  // Ranks wait for each other in a circle: the fewest changes that open it.
+  // Ranks wait for each other in a circle: find the smallest change that opens it.
   for (const bool wholly : {true, false}) {
     for (const Stall& stall : stalls) {
       const bool in_circle = std::any_of(stall.absent.begin(), stall.absent.end(),
@@ -243,7 +243,7 @@ std::optional<Finding> find_first(const std::vector<Stall>& stalls, const Pendin
   }
   keep_smallest(findings);
   if (findings.empty()) return std::nullopt;
-  // Who called another one first says more than who called one too many.
+  // A rank whose first call differs says more than one with an extra call.
   const auto best = std::find_if(findings.begin(), findings.end(),
                                  [](const Finding& each) { return each.kind != Divergence::extra_call; });
   Finding first = best == findings.end() ? findings.front() : *best;

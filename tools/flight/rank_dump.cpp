@@ -21,7 +21,7 @@ namespace {
 using nlohmann::json;
 
 constexpr std::string_view kSchema = "ddp-flight/1";
-// More than any job has; bounds what a wrong file makes of memory.
+// More than any job has; bounds the memory that a wrong file can claim.
 constexpr int kMaxRank = 10'000'000;
 
 /// Thrown within this file; becomes the cause of an Error.
@@ -60,14 +60,14 @@ std::uint64_t count(const json& object, const char* name) {
   return integer<std::uint64_t>(object, name, 0, std::numeric_limits<std::uint64_t>::max());
 }
 
-/// 0 for null.
+/// Returns 0 for null.
 std::int64_t time(const json& object, const char* name) {
   return member(object, name).is_null()
              ? 0
              : integer<std::int64_t>(object, name, 0, std::numeric_limits<std::int64_t>::max());
 }
 
-/// Of one line: it is printed.
+/// Text of one line, safe to print.
 std::string text(const json& object, const char* name) {
   const json& value = member(object, name);
   if (!value.is_string()) reject(fmt::format("'{}' is not a text", name));
@@ -213,7 +213,7 @@ RankDump parse_rank_dump(std::string_view text, const std::string& file) {
     const bool whole = error.byte <= text.size();
     cause = text.empty() ? "it is empty"
                          : fmt::format("it is {} JSON (byte {})", whole ? "not" : "cut off, or not", error.byte);
-  } catch (const json::exception& error) {  // a number beyond all limits
+  } catch (const json::exception& error) {  // a number out of range
     cause = error.what();
   } catch (const Malformed& malformed) {
     cause = malformed.cause;
@@ -225,7 +225,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What clocks of hosts may differ.
+// Largest expected difference between hosts' clocks.
 constexpr std::int64_t kClocksDiffer = 60'000'000'000;
 
 std::string job_of(const RankDump& dump) {

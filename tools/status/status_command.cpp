@@ -29,7 +29,7 @@
 namespace ddp::tools::status {
 namespace {
 
-// For squeue, for a node to answer that srun has reached, and for srun to end.
+// Time for squeue, for a node that srun has reached to answer, and for srun to end.
 constexpr std::chrono::seconds kReserve{3};
 
 }  // namespace
@@ -66,7 +66,7 @@ std::optional<int> number_of(std::string_view text) {
   return number;
 }
 
-/// "17", "17.0".
+/// "17" or "17.0".
 bool is_job(std::string_view text) {
   const auto dot = text.find('.');
   if (!number_of(text.substr(0, dot))) return false;
@@ -91,14 +91,14 @@ using diagnostics::HangAnswer;
 using diagnostics::HostFacts;
 using std::chrono::seconds;
 
-/// Not those of others, which only happen to have the number of a job.
+/// Excludes processes of other users that happen to have a job's number.
 bool is_own_process(pid_t pid) {
   struct stat facts {};
   return ::stat(fmt::format("/proc/{}", pid).c_str(), &facts) == 0 && facts.st_uid == ::geteuid() &&
          !diagnostics::read_stat("/proc", pid).kernel_thread;
 }
 
-/// What a number without a word means, and what no word at all does.
+/// Resolves a number without a word, or no word at all.
 void resolve(StatusOptions& options, const base::Environment& environment) {
   const std::string& word = options.unresolved;
   if (!word.empty()) {
@@ -116,7 +116,7 @@ void resolve(StatusOptions& options, const base::Environment& environment) {
   if (!in_step) options.target.slurm_job = environment.raw("SLURM_JOB_ID").value_or("");
 }
 
-/// Of all ranks. Where nothing can be read, notes say why.
+/// The stacks of all ranks. If nothing can be read, notes say why.
 diagnostics::RankStacks read_stacks(const HostFacts& facts, const base::Environment& environment, Deadline deadline) {
   std::vector<diagnostics::RankProcess> ranks;
   for (const diagnostics::RankFacts& rank : facts.ranks) {
@@ -138,7 +138,7 @@ diagnostics::LocalObservation look_here(const StatusOptions& options, const base
   return found;
 }
 
-/// For the process that asked. What fails is told to it.
+/// Prints for the process that asked, and reports failures to it.
 int print_facts(const StatusOptions& options, const base::Environment& environment, Deadline deadline) {
   HostFacts facts{.host = base::host_name()};
   try {

@@ -102,7 +102,7 @@ std::pair<const NodeKind*, const RankRow*> find_rank(const Report& report, int r
                .cause = fmt::format("there is no rank {}", rank)}};
 }
 
-// What the ranks of a running job should have, what they have, and which of its nodes are alike.
+// What the ranks of a running job should have and do have, and which of its nodes are alike.
 
 namespace {
 
@@ -112,7 +112,7 @@ const std::vector<int>& usable_gpus(const RankReport& report) {
   return report.named_gpus ? *report.named_gpus : report.visible_gpus;
 }
 
-/// Ranks of one machine may each see other GPUs (srun --gpus-per-task): a copy that shows those of @p visible.
+/// Ranks of one machine may each see different GPUs (srun --gpus-per-task): a copy with only the @p visible ones.
 Topology with_visible(const Topology& topology, const Indices& visible) {
   return topology.with_visible_gpus([&](const Gpu& gpu) { return visible.contains(gpu.index); },
                                     "no rank of the node may use it");
@@ -139,8 +139,8 @@ void check_gpus(const Topology& topology, const RankReport& report) {
   }
 }
 
-/// For PlacementRequest::gpus: local rank i gets the i-th one. Nothing if all ranks see the same GPUs in no given
-/// order; ranks with different GPUs use their first, as in plan_node().
+/// For PlacementRequest::gpus: local rank i gets the i-th one. Empty if all ranks see the same GPUs in no given order;
+/// ranks with different GPUs use their first, as in plan_node().
 std::optional<std::vector<int>> gpus_in_order(const std::vector<RankReport>& ranks) {
   const RankReport& first = ranks.front();
   const auto same_gpus = [&](const RankReport& report) { return usable_gpus(report) == usable_gpus(first); };
@@ -157,7 +157,7 @@ std::optional<std::vector<int>> gpus_in_order(const std::vector<RankReport>& ran
 }
 
 /// @param placed where the rank should be, inside the mask that it was given.
-/// @param free where it should be if it might use all that the job may use on this node.
+/// @param free where it should be if it could use all that the job has on this node.
 ActualBinding judge(const RankReport& report, const Placement& placed, const Placement& free, const CpuSet& of_job,
                     BindPolicy policy) {
   ActualBinding actual{.given = report.given, .binding = report.binding, .state = BindingState::elsewhere};
@@ -194,8 +194,8 @@ bool chooses_gpus(std::string_view name) {
   return name.ends_with("_VISIBLE_DEVICES") || name == "ZE_AFFINITY_MASK" || name == topology::kDeviceOrdinal;
 }
 
-/// @param sharing placements of the ranks that may use the same GPUs as this one: a list of GPUs is judged by these
-/// alone, since other ranks have lists of their own.
+/// @param sharing placements of the ranks that may use the same GPUs as this one: only these judge a list of GPUs,
+/// since other ranks have their own lists.
 std::vector<SettingRow> compare_settings(const Topology& topology, const std::vector<Placement>& placements,
                                          const std::vector<Placement>& sharing, const RankReport& report,
                                          topology::SettingsOptions options) {
@@ -218,7 +218,7 @@ std::vector<SettingRow> compare_settings(const Topology& topology, const std::ve
     rows.push_back({.name = setting.name,
                     .value = shown.value,
                     .reason = shown.reason,
-                    .by_user = shown.by_user,  // by a file; a running rank's environment does not tell who set what
+                    .by_user = shown.by_user,  // by a file; a running rank's environment does not show who set what
                     .conflict = setting.conflict,
                     .actual = found == report.environment.end() ? std::nullopt : std::optional{found->second}});
   }
@@ -264,7 +264,7 @@ NodeKind describe_node(const NodeReports& node, BindPolicy policy, topology::Gpu
       if (usable_gpus(node.ranks[other]) == usable_gpus(report)) sharing.push_back(placements[other]);
     }
     const Indices seen{report.visible_gpus.begin(), report.visible_gpus.end()};
-    // The numbers of *_VISIBLE_DEVICES count what this rank sees.
+    // The numbers in *_VISIBLE_DEVICES count what this rank sees.
     const Topology own = seen == visible ? kind.topology : with_visible(kind.topology, seen);
     kind.rows.push_back({.ranks = {{.rank = report.rank, .host = report.host, .interface = report.interface}},
                          .local_rank = report.local_rank,
@@ -280,7 +280,7 @@ bool same_placement(const Placement& a, const Placement& b) {
          a.cpus == b.cpus && a.num_cores == b.num_cores && a.cores_shared == b.cores_shared;
 }
 
-/// Reasons are left out: that of the interface names another host on every node.
+/// Compares without reasons: an interface's reason names a different host on every node.
 bool same_setting(const SettingRow& a, const SettingRow& b) {
   return a.name == b.name && a.value == b.value && a.conflict == b.conflict && a.actual == b.actual;
 }

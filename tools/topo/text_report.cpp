@@ -55,7 +55,7 @@ std::vector<Nic> usable_nics(const Topology& topology) {
   return usable;
 }
 
-/// One row for each GPU, with the path to each of @p columns. Notes which words occur.
+/// One row per GPU, with its path to each of @p columns. Records which words occur.
 template <class Device, class Name>
 std::string matrix(const Topology& topology, const std::vector<Device>& columns, std::string corner, Name name,
                    std::set<std::string>& seen) {
@@ -200,7 +200,7 @@ std::string rank_table(const Report& report, const NodeKind& kind) {
   return grid.to_string();
 }
 
-/// What is to be said about a setting besides its value.
+/// Remarks about a setting besides its value.
 std::string setting_note(const Report& report, const SettingRow& setting) {
   if (setting.by_user && !setting.actual) return fmt::format("(kept: {})", setting.reason);
   if (report.job && !setting.actual) return "(not set)";
@@ -208,7 +208,7 @@ std::string setting_note(const Report& report, const SettingRow& setting) {
   return setting.value.starts_with('=') ? "(= asks NCCL for exactly these names)" : "";
 }
 
-/// What the words in column PATH mean.
+/// Explains the words in column PATH.
 std::string path_legend(const NodeKind& kind) {
   std::set<std::string> words;
   for (const RankRow& row : kind.rows) words.insert(path_word(kind.topology, row.placement));
@@ -247,7 +247,7 @@ std::string settings_text(const Report& report, const NodeKind& kind) {
   return text;
 }
 
-/// Conflicts, each with all ranks that have it.
+/// Conflicts, each with all its ranks.
 std::string warnings_text(const NodeKind& kind) {
   std::vector<std::pair<std::string, std::vector<int>>> warnings;
   const auto add = [&warnings](const std::string& text, const RankRow& row) {
@@ -302,7 +302,7 @@ std::string left_over_text(const NodeKind& kind) {
 
 std::string format_table(const Report& report) {
   std::string text = title_line(report);
-  std::map<std::string, std::string> shown_shapes;  // with the hosts where their matrices stand
+  std::map<std::string, std::string> shown_shapes;  // each with the hosts whose matrices were printed
   for (const NodeKind& kind : report.kinds) {
     text += "\n" + header(report, kind) + "\n" + rank_table(report, kind);
     text += settings_text(report, kind) + warnings_text(kind) + left_over_text(kind);

@@ -29,7 +29,7 @@ BindPolicy policy_of(const TopoOptions& options, const base::Environment& enviro
   return topology::bind_policy_of(environment).value_or(BindPolicy::numa);
 }
 
-/// In a rank, DDP_BIND=none only means that the launcher has bound it already.
+/// In a rank, DDP_BIND=none only means that the launcher has already bound it.
 BindPolicy policy_in_job(const TopoOptions& options, const base::Environment& environment) {
   const BindPolicy policy = policy_of(options, environment);
   return !options.bind && policy == BindPolicy::none ? BindPolicy::numa : policy;
@@ -45,7 +45,7 @@ void check_explained_rank(const TopoOptions& options, int num_ranks) {
                         fmt::format("give a rank from 0 to {}", num_ranks - 1)};
 }
 
-/// What @p read makes of a word, whose Error becomes a UsageError.
+/// Parses a word with @p read, and turns its Error into a UsageError.
 template <class Value>
 Value parse_word(Value (*read)(std::string, std::string_view), const std::string& option, const std::string& text) {
   try {
@@ -55,7 +55,7 @@ Value parse_word(Value (*read)(std::string, std::string_view), const std::string
   }
 }
 
-/// Sets @p target to the name of a file.
+/// Sets @p target to a file name.
 cli::OptionEntry::Reader file_name(std::optional<std::string>& target) {
   return [&target](const std::string& option, const std::string& text) {
     if (text.empty()) throw cli::UsageError{"reading " + option, "the file name is empty", "give a file name"};
@@ -92,7 +92,7 @@ void export_machine(const std::string& path) {
   }
 }
 
-/// @param allowed processors that ranks of this machine may use; empty: those that the topology allows.
+/// @param allowed processors that ranks of this machine may use; empty: all that the topology allows
 void run_for_one_machine(const TopoOptions& options, const base::Environment& shell, const CpuSet& allowed) {
   if (options.export_file) return export_machine(*options.export_file);
   const Topology topology =
@@ -112,7 +112,7 @@ void run_for_one_machine(const TopoOptions& options, const base::Environment& sh
   print(options, describe_machine(topology, question));
 }
 
-/// What this rank has got. Failures are reported to rank 0, so the others need not wait.
+/// This rank's own facts. Failures are reported to rank 0, so that the others need not wait.
 OwnFacts inquire(const World& world, const CpuSet& given) {
   OwnFacts own;
   RankReport& report = own.report;
@@ -180,7 +180,7 @@ void run_in_job(const TopoOptions& options, const base::Environment& shell) {
   const CpuSet given = Binding::current().cpus;  // World::init may bind
   World world = World::init();
   if (options.export_file || options.xml || options.nproc) {
-    // What this rank is bound to says nothing about other jobs on its machine.
+    // This rank's binding does not apply to other jobs on its machine.
     if (world.rank() == 0) run_for_one_machine(options, shell, {});
     return;
   }

@@ -22,7 +22,7 @@ using nlohmann::json;
 
 // More than any job has.
 constexpr std::uint64_t kMaxRank = 10'000'000;
-// The year 2200, in microseconds since the epoch; beyond, pictures and sums lose digits.
+// The year 2200, in microseconds since the epoch; beyond it, traces and sums lose digits.
 constexpr double kLatest = 7.3e15;
 
 /// Thrown within this file; becomes the cause of an Error.
@@ -63,10 +63,10 @@ void read_event(const json& event, std::size_t position, RankTrace& trace) {
   const int rank = static_cast<int>(whole(event, "pid", kMaxRank));
   if (position == 0) trace.rank = rank;
   if (rank != trace.rank) throw NoTrace{fmt::format("it has events of ranks {} and {}", trace.rank, rank)};
-  if (phase == "M") return;  // names, which the merged file gives itself
+  if (phase == "M") return;  // names, which the merged file sets itself
   if (phase != "X") throw NoTrace{"only the traces of Reducers can be merged (events of phase X)"};
   const json& arguments = field(event, "args");
-  constexpr auto kAny = std::uint64_t{1} << 53U;  // what JSON's readers keep exactly
+  constexpr auto kAny = std::uint64_t{1} << 53U;  // the integers that JSON readers keep exactly
   trace.events.push_back({.name = word(event, "name"),
                           .step = whole(arguments, "step", kAny),
                           .bucket = whole(arguments, "bucket", kAny),
@@ -133,7 +133,7 @@ double correction(const Exchanges& first, const Exchanges& other) {
     least = std::max(least, found->second.launched_us - its.done_us);
     most = std::min(most, found->second.done_us - its.launched_us);
   }
-  // Clocks that drift can contradict themselves, and have most < least; the middle is right on average.
+  // Drifting clocks can contradict each other, so that most < least; the middle is right on average.
   if (least <= 0 && most >= 0) return 0;
   return (least + most) / 2;
 }
@@ -142,7 +142,7 @@ std::string quoted(const std::string& text) {
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-/// Names a process or thread of the picture.
+/// Names a process or thread of the trace.
 std::string name_event(const char* what, int rank, std::uint64_t thread, const std::string& name) {
   return fmt::format("{{\"name\": \"{}\", \"ph\": \"M\", \"pid\": {}, \"tid\": {}, \"args\": {{\"name\": {}}}}}", what,
                      rank, thread, quoted(name));

@@ -1,4 +1,4 @@
-// Rules on GPUs, who may use them, PCIe above them, and the RDMA adapters that NCCL may use for them.
+// Rules on GPUs, access to them, PCIe above them, and the RDMA adapters that NCCL may use for them.
 #include <algorithm>
 #include <cstdlib>
 #include <map>
@@ -15,8 +15,7 @@
 namespace ddp::tools::doctor {
 namespace {
 
-/// The GPU that a rank uses, as programs choose that know their local rank only; points into the node. Nothing where
-/// that is unknown.
+/// The GPU that a rank uses if its program chooses by local rank; points into the node. Null if unknown.
 const GpuFacts* own_gpu(const JobFacts& job, const RankFacts& rank) {
   const NodeRecord& node = job.node_of(rank);
   std::size_t position = 0;
@@ -60,14 +59,14 @@ std::string_view to_string(Nearness nearness) noexcept {
   return "?";
 }
 
-/// Functions of one adapter have the same address but for the last letter.
+/// Whether both are functions of one adapter: their addresses differ in the last character only.
 bool on_one_adapter(const RdmaPortFacts& a, const RdmaPortFacts& b) {
   return !a.pci.empty() && a.link_layer == b.link_layer && a.pci.size() == b.pci.size() &&
          a.pci.substr(0, a.pci.size() - 1) == b.pci.substr(0, b.pci.size() - 1);
 }
 
-/// The adapters that NCCL may use, by the first port of each: active ones that NCCL_IB_HCA allows. Empty where it does
-/// not take RDMA.
+/// The adapters that NCCL may use, by the first port of each: active ones that NCCL_IB_HCA allows. Empty if it does not
+/// use RDMA.
 std::vector<const RdmaPortFacts*> allowed_adapters(const NodeRecord& node, const RankFacts& rank) {
   std::vector<const RdmaPortFacts*> adapters;
   if (!takes_rdma(node, rank)) return adapters;
@@ -78,7 +77,7 @@ std::vector<const RdmaPortFacts*> allowed_adapters(const NodeRecord& node, const
   return adapters;
 }
 
-/// NCCL leaves its own transport to a plugin for networks that it finds, and distances to a file that describes them.
+/// Whether others decide: a plugin for a network that NCCL finds, or a file that describes distances.
 bool decides_otherwise(const RankFacts& rank) {
   return !rank.variable("NCCL_TOPO_FILE").empty() ||
          std::any_of(rank.plugins.begin(), rank.plugins.end(), [](const PluginFacts& plugin) {
@@ -86,7 +85,7 @@ bool decides_otherwise(const RankFacts& rank) {
          });
 }
 
-/// The nearest active port that is not much slower than the one that is taken.
+/// The nearest active port that is not much slower than the one in use.
 const RdmaPortFacts* nearest_active(const NodeRecord& node, const GpuFacts& gpu, std::int64_t rate_mbps) {
   const RdmaPortFacts* best = nullptr;
   for (const RdmaPortFacts& port : node.facts.rdma) {
@@ -122,11 +121,11 @@ void check_counts(const JobFacts& job, Findings& findings) {
       ranks[count].push_back(rank.rank);
     }
   }
-  if (ranks.size() < 2 || misses_adapter(job)) return;  // hca-missing tells why
+  if (ranks.size() < 2 || misses_adapter(job)) return;  // hca-missing reports why
   for (const auto& [count, same] : ranks) findings.on_ranks(same, fmt::format("NCCL would use {} adapters", count));
 }
 
-/// Whether each adapter of a rank is in a network of its own, from which no gateway is known.
+/// Whether each adapter of a rank is in its own network, with no known gateway.
 bool has_rails(const JobFacts& job, const RankFacts& rank) {
   std::set<std::string> networks;
   std::size_t adapters = 0;
@@ -222,7 +221,7 @@ void check_iommu(const JobFacts& job, Findings& findings) {
 void check_cores(const JobFacts& job, Findings& findings) {
   for (const RankFacts& rank : job.ranks) {
     const GpuFacts* gpu = own_gpu(job, rank);
-    if (gpu == nullptr || gpu->cpus.empty() || rank.cpus.count() < 2) continue;  // one-core's
+    if (gpu == nullptr || gpu->cpus.empty() || rank.cpus.count() < 2) continue;  // one-core reports it
     if (std::strtoll(rank.variable("NCCL_IGNORE_CPU_AFFINITY").c_str(), nullptr, 0) != 0) continue;
     const CpuSet both = rank.cpus & gpu->cpus;
     if (both.count() > 1) continue;
@@ -231,7 +230,7 @@ void check_cores(const JobFacts& job, Findings& findings) {
   }
 }
 
-/// Whether NCCL allocates memory of the host by CUDA's virtual memory functions: from 2.24 on, where both are on.
+/// Whether NCCL allocates host memory with CUDA's virtual memory functions: from 2.24 on, if both are on.
 bool allocates_by_cumem(const JobFacts& job, const RankFacts& rank) {
   constexpr Version kDoes{.major = 2, .minor = 24, .patch = 0};
   const std::string version = job.nccl_version(rank.rank);

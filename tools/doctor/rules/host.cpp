@@ -12,12 +12,12 @@ namespace ddp::tools::doctor {
 namespace {
 
 constexpr std::int64_t kMiB = 1024 * 1024;
-// What locks memory without RDMA are small rings; 64 KiB, Linux' limit before 5.16, is too little for any of them.
+// Without RDMA only small rings lock memory; 64 KiB, Linux' limit before 5.16, is too little for any of those.
 constexpr std::int64_t kLeastLockedBytes = kMiB;
-// NCCL and libddp take some tens of megabytes a rank; Docker's default is 64 MiB in all.
+// NCCL and libddp take some tens of megabytes per rank; Docker's default is 64 MiB in all.
 constexpr std::int64_t kShmPerRank = 32 * kMiB;
 constexpr std::int64_t kLeastShm = 128 * kMiB;
-// Libraries, logs and data loaders of a rank, and its connections to each other one.
+// For a rank's libraries, logs and data loaders, and its connections to all other ranks.
 constexpr std::int64_t kFilesOfRank = 512;
 constexpr std::int64_t kFilesPerPeer = 8;
 
@@ -97,7 +97,7 @@ void check_namespaces(const JobFacts& job, Findings& findings) {
   }
 }
 
-// From this version on, NCCL gives its threads a stack of its own choice (release notes of 2.28).
+// NCCL gives its threads a stack size of its own since this version (release notes of 2.28).
 constexpr Version kSetsStack{.major = 2, .minor = 28, .patch = 0};
 
 void check_stack(const JobFacts& job, Findings& findings) {
@@ -109,7 +109,7 @@ void check_stack(const JobFacts& job, Findings& findings) {
 }
 
 void check_ipc(const JobFacts& job, Findings& findings) {
-  if (!job.several_nodes()) return;  // whoever works on one machine stays logged in there
+  if (!job.several_nodes()) return;  // users who work on one machine stay logged in there
   for (const NodeRecord& node : job.nodes) {
     if (node.facts.removes_ipc) findings.on_node(node, "the user has a session there, and logind has RemoveIPC=yes");
   }
@@ -182,12 +182,12 @@ std::span<const Rule> host_rules() { return kHostRules; }
 
 namespace {
 
-// Below this, threads of a rank, its data loaders' and its libraries' come to the limit.
+// Below this, the threads of a rank, its data loaders and its libraries reach the limit.
 constexpr std::int64_t kLeastTasksPerRank = 256;
 
 std::int64_t processors(const RankFacts& rank) { return static_cast<std::int64_t>(rank.cpus.count()); }
 
-/// What a rank can run on at once: cores where they are known, as two threads of one core share it.
+/// What a rank can run on at once: cores if known, since two threads of one core share it.
 std::int64_t cores(const RankFacts& rank) { return rank.cores > 0 ? rank.cores : processors(rank); }
 
 void check_one_core(const JobFacts& job, Findings& findings) {
@@ -208,7 +208,7 @@ void check_cores_shared(const JobFacts& job, Findings& findings) {
     }
     const auto all = static_cast<std::int64_t>(together.count());
     const auto ranks = static_cast<std::int64_t>(node.ranks.size());
-    if (all == 0 || all >= ranks || most <= 1) continue;  // one core each is one-core's
+    if (all == 0 || all >= ranks || most <= 1) continue;  // one-core reports ranks with one core each
     findings.on_node(node, fmt::format("{} ranks share {} processors ({})", ranks, all, together.to_string()));
   }
 }

@@ -1,4 +1,4 @@
-// Rules on the interfaces that NCCL and libddp choose, and on what lies between them: MTU, addresses, speed, ports.
+// Rules on the interfaces that NCCL and libddp choose, and on the network between them: MTU, addresses, speed, ports.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -25,7 +25,7 @@ std::string list(const std::vector<InterfaceFacts>& interfaces) {
   return text;
 }
 
-/// "NCCL_SOCKET_IFNAME==eth0", by libddp's choice on the node, if the others reach it; else empty.
+/// "NCCL_SOCKET_IFNAME==eth0": libddp's choice on the node, if other nodes reach it; else empty.
 std::string better_name(const JobFacts& job, const NodeRecord& node) {
   for (const UsedInterface& use : used_by_libddp(job)) {
     if (use.node != &node || is_local_only(use.choice)) continue;
@@ -73,7 +73,7 @@ std::string_view words(ProbeEnd end) {
   return "";
 }
 
-/// By node: whether no packets pass between it and any other, over what NCCL uses.
+/// For each node, whether no packets pass between it and any other over the interfaces that NCCL uses.
 std::vector<bool> cut_off(const JobFacts& job, const std::vector<UsedInterface>& uses) {
   std::vector<NodePair> pairs;
   for (const UsedInterface& use : uses) {
@@ -94,7 +94,7 @@ void check_unreachable(const JobFacts& job, Findings& findings) {
     if (is_local_only(use.choice)) continue;
     Reachability seen = reachability(job, *use.node, use.choice.address.address);
     std::erase_if(seen.failed, [&](const NodeRecord* node) {
-      // Nodes without an interface of their own are told of by other rules.
+      // Other rules report nodes without an interface of their own.
       const bool without = std::none_of(uses.begin(), uses.end(), [&](const auto& own) { return own.node == node; });
       return without || (is_blamed(*node) && !is_blamed(*use.node));
     });
@@ -118,11 +118,11 @@ void check_other(const JobFacts& job, Findings& findings) {
   const auto chosen = used_by_libddp(job);
   for (const UsedInterface& use : used_by_nccl(job)) {
     if (!use.for_bootstrap || is_local_only(use.choice)) continue;
-    // With RDMA only NCCL's beginning goes over this interface: a slow one is as good, and usual.
+    // With RDMA, only NCCL's bootstrap uses this interface: a slow one is as good, and usual.
     if (std::all_of(use.ranks.begin(), use.ranks.end(),
                     [&](int rank) { return takes_rdma(*use.node, job.ranks[static_cast<std::size_t>(rank)]); }))
       continue;
-    if (!reachability(job, *use.node, use.choice.address.address).failed.empty()) continue;  // interface-unreachable's
+    if (!reachability(job, *use.node, use.choice.address.address).failed.empty()) continue;  // interface-unreachable
     for (const UsedInterface& ours : chosen) {
       if (ours.node != use.node || ours.choice.interface == use.choice.interface) continue;
       findings.on_ranks(use.ranks,
@@ -142,7 +142,8 @@ void check_prefix(const JobFacts& job, Findings& findings) {
       const std::string padded = "," + wanted + ",";
       return padded.find("," + choice.interface->name + ",") != std::string::npos;
     };
-    // A name that is whole for one and the beginning of another: eth1 and eth10. "ib" for ib0 and ib1 is meant so.
+    // The name is one interface's whole name and a prefix of another's: eth1 and eth10. "ib" for ib0 and ib1 is
+    // intended.
     if (!std::any_of(choices.begin(), choices.end(), exact)) continue;
     for (const SocketChoice& choice : choices) {
       if (exact(choice)) continue;
@@ -222,12 +223,12 @@ std::span<const Rule> interface_rules() { return kInterfaceRules; }
 
 namespace {
 
-// Slower by this than the interfaces: another class, as 100 Mbit/s instead of 1000.
+// A path slower than its interfaces by this factor is in another class, as 100 Mbit/s instead of 1000.
 constexpr std::int64_t kPathFactor = 4;
-// Each connection that a host opens takes one; 28232 is Linux' default.
+// Each outgoing connection of a host takes one; Linux' default is 28232.
 constexpr std::int64_t kFewestPorts = 4096;
 
-/// What NCCL or libddp use and other hosts can reach, by subnet, each interface once.
+/// Interfaces that NCCL or libddp use and other hosts can reach, by subnet, each interface once.
 std::map<topology::Subnet, std::vector<UsedInterface>> by_subnet(const JobFacts& job) {
   std::map<topology::Subnet, std::vector<UsedInterface>> subnets;
   if (!job.several_nodes()) return subnets;
@@ -243,7 +244,7 @@ std::map<topology::Subnet, std::vector<UsedInterface>> by_subnet(const JobFacts&
   return subnets;
 }
 
-/// The value that most interfaces have, the larger one of two.
+/// The most common value; the larger one of two equally common.
 std::int64_t usual(const std::vector<UsedInterface>& uses, std::int64_t InterfaceFacts::*field) {
   std::map<std::int64_t, int> counts;
   for (const UsedInterface& use : uses) ++counts[use.choice.interface->*field];
@@ -265,7 +266,7 @@ void check_mtu(const JobFacts& job, Findings& findings) {
   }
 }
 
-/// What probes of the interfaces that ranks use have found: says so of the node that is to blame.
+/// Reports what probes of the interfaces that ranks use found, at the node at fault.
 /// @param tested @param failed of a ProbeResult. @param say the evidence.
 template <class Tested, class Failed, class Say>
 void judge_probes(const JobFacts& job, Findings& findings, Tested tested, Failed failed, Say say) {
@@ -302,7 +303,7 @@ void check_packets(const JobFacts& job, Findings& findings) {
       });
 }
 
-/// To one digit, so that what several nodes have measured is one finding: 94 is 90.
+/// Rounds down to one digit, so that measurements of several nodes become one finding: 94 is 90.
 std::int64_t one_digit(std::int64_t mbps) {
   std::int64_t unit = 1;
   while (mbps / unit >= 10) unit *= 10;

@@ -1,4 +1,4 @@
-// Rules on software that must be the same everywhere, on NCCL's plugins, and on settings of a network that is not here.
+// Rules on software that must be equal on all nodes, on NCCL's plugins, and on settings for an absent network.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -34,7 +34,7 @@ struct BadPair {
 
 constexpr Version kAll{};
 constexpr Version kNone{.major = 1000, .minor = 0, .patch = 0};
-// docs/reference/versions.md has them, too.
+// docs/reference/versions.md also lists these.
 constexpr BadPair kBadPairs[] = {
     // openpmix#3645
     {.slurm = {.from = kAll, .below = {25, 11, 2}},
@@ -81,7 +81,7 @@ void check_drivers(const JobFacts& job, Findings& findings) {
 }
 
 void check_firmware(const JobFacts& job, Findings& findings) {
-  std::map<std::string, std::map<std::string, std::vector<const NodeRecord*>>> nodes;  // by board and version
+  std::map<std::string, std::map<std::string, std::vector<const NodeRecord*>>> nodes;  // by board, then by version
   for (const NodeRecord& node : job.nodes) {
     for (const RdmaPortFacts& port : node.facts.rdma) {
       if (!port.board.empty() && !port.firmware.empty()) nodes[port.board][port.firmware].push_back(&node);
@@ -136,7 +136,7 @@ std::span<const Rule> version_rules() { return kVersionRules; }
 
 namespace {
 
-/// Plugins that must be the same everywhere: those for profiling or logging may differ.
+/// Whether the plugin must be the same on all nodes: plugins for profiling or logging may differ.
 bool decides(const PluginFacts& plugin) {
   return plugin.variable == "NCCL_NET_PLUGIN" || plugin.variable == "NCCL_TUNER_PLUGIN" ||
          plugin.variable == "NCCL_GIN_PLUGIN";
@@ -191,7 +191,7 @@ void check_stray(const JobFacts& job, Findings& findings) {
 
 struct Foreign {
   std::string_view prefix;
-  bool of_libfabric;  ///< else of a plugin of NCCL
+  bool of_libfabric;  ///< otherwise of a plugin of NCCL
 };
 constexpr Foreign kForeign[] = {{"NCCL_FASTRAK_", false},
                                 {"NCCL_GPUDIRECTTCPX_", false},
@@ -199,7 +199,7 @@ constexpr Foreign kForeign[] = {{"NCCL_FASTRAK_", false},
                                 {"FI_EFA_", true},
                                 {"FI_CXI_", true}};
 
-/// Whether anything that may read such variables is there. Google's plugins are called libnccl-net.so as any other.
+/// Whether a plugin is present that may read such variables. Google's are called libnccl-net.so like any other.
 bool is_read(const RankFacts& rank, const Foreign& foreign) {
   if (foreign.of_libfabric && rank.libfabric) return true;
   return std::any_of(rank.plugins.begin(), rank.plugins.end(), [&](const PluginFacts& plugin) {
