@@ -27,12 +27,13 @@ _REFUSED = "libddp.torch.DistributedDataParallel has no {}; {}"
 class DistributedDataParallel(TorchDataParallel):
     """A module whose gradients are averages over the ranks of a process group when backward() returns.
 
-    Arguments, attributes and state_dict are those of torch.nn.parallel.DistributedDataParallel. Parameters are on the CPU, or
-    all on one CUDA device, of float32, float64, float16, bfloat16 or complex. process_group may have any backend; a group of
-    libddp is made beside one that is not "ddp". libddp adds find_straggler: in each step that is logged, ranks exchange how
-    long they waited; straggler_rank and straggler_delay of _get_ddp_logging_data() are the slowest rank and its delay in ns.
-    Construction is collective: libddp.Mismatch on all ranks if their modules differ. Errors of a backward pass are raised by
-    backward(), on all ranks in the same step. docs/reference/python.md lists what is refused. Used by one thread at a time.
+    Arguments, attributes and state_dict are those of torch.nn.parallel.DistributedDataParallel. Parameters are on the
+    CPU, or all on one CUDA device, of float32, float64, float16, bfloat16 or complex. process_group may have any
+    backend; beside a group whose backend is not "ddp", libddp makes one of its own. libddp adds find_straggler: in each
+    logged step, ranks exchange how long they waited; straggler_rank and straggler_delay of _get_ddp_logging_data() are
+    the slowest rank and its delay in ns. Construction is collective: all ranks get libddp.Mismatch if their modules
+    differ. backward() raises its errors on all ranks in the same step. docs/reference/python.md lists what is refused.
+    Use from one thread at a time.
     """
 
     def __init__(self, module: torch.nn.Module, device_ids: Any = None, output_device: Any = None, dim: int = 0,
@@ -83,7 +84,7 @@ class DistributedDataParallel(TorchDataParallel):
         self.require_backward_grad_sync = True
         self.require_forward_param_sync = True
         self._has_trained = self._lazy_init_ran = False
-        self._dropped: list[int] = []  # parameters whose gradients go when optimizers within backward() have used them
+        self._dropped: list[int] = []  # their gradients are dropped once optimizers within backward() have used them
         self._joining: Callable[[], _joining.ModelHook | None] = _joining.no_hook
         self._sample_rate = 100
         self.bucket_bytes_cap = int((bucket_cap_mb or 25) * _MiB)
@@ -122,22 +123,22 @@ class DistributedDataParallel(TorchDataParallel):
 
     @property
     def _averager(self) -> Any:
-        """The engine. Of a copy it is made here, which is collective: by the first pass that needs it, since a copy may be one
-        rank's own that never trains."""
+        """The engine. A copy's engine is made by the first pass that needs it, which is collective: one rank may make a
+        copy that it never trains."""
         if self._engine is None:
             self._make_averager(False, self._make_hook)
         return self._engine
 
     def _make_averager(self, init_sync: bool, hook: Callable[[list[torch.Tensor]], Any] | None = None) -> None:
         """Collective."""
-        self._engine: Any = None  # its hooks go before others come
+        self._engine: Any = None  # its hooks must be removed before new ones are added
         self._wrapped = _wrapped_module.WrappedModule(self.module, self.parameters_to_ignore)
-        # hooks start operations from callbacks, too, in no order with the engine's
+        # hooks also start operations from callbacks, in no order with the engine's
         backend = _backend.of(self.process_group, apart=hook is not None, device=self.device)
         names, tensors = list(self._wrapped.parameters), list(self._wrapped.parameters.values())
         sparse = _wrapped_module.sparse(self.module)
         positions = {id(each): position for position, each in enumerate(tensors)}
-        # None behind one that is ignored: then behind all
+        # None after an ignored parameter: then after all
         behind = positions.get(id(self._delayed_behind[0]))
         adapter = _adapter.load()
         self._engine = adapter.Averager(
@@ -156,7 +157,7 @@ class DistributedDataParallel(TorchDataParallel):
 
     @_disable_dynamo
     def _before(self) -> bool:
-        """Whether the pass is one of its own, none that a backward pass repeats, as a checkpoint's does."""
+        """Whether this is a pass of its own, not one that a backward pass repeats, as for a checkpoint."""
         if self._engine is not None and self._engine.recomputes():
             return False
         if not self._lazy_init_ran:
@@ -173,14 +174,14 @@ class DistributedDataParallel(TorchDataParallel):
         return True
 
     def _takes_part(self) -> bool:
-        """Whether a pass may be one of a step: with gradients, of a parameter that is not frozen."""
+        """Whether a pass may belong to a step: with gradients, of a parameter that is not frozen."""
         found: bool = torch.is_grad_enabled() and (
             any(each.requires_grad for each in self._kept(self.module.named_parameters()).values()) if self._engine is None
             else self._engine.takes_part())
         return found
 
     def _is_apart(self) -> bool:
-        """Whether ranks that have run out would take for a step what is none."""
+        """Whether ranks that have run out of inputs would mistake this pass for a step."""
         return (hook := self._joining()) is not None and hook.enabled and not self._takes_part()
 
     def _syncs_behind(self) -> bool:
@@ -188,7 +189,7 @@ class DistributedDataParallel(TorchDataParallel):
         return hook is not None and hook.buffer_comm_hook_location == _BufferCommHookLocation.POST_FORWARD
 
     def _sync_where_due(self) -> None:
-        repeats = self._engine is not None and self._engine.repeats()  # a pass before which that was done
+        repeats = self._engine is not None and self._engine.repeats()  # the repeated pass has done it
         if self.require_forward_param_sync and self.forward_sync_buffers and not repeats:
             self._sync_buffers()
 
@@ -216,7 +217,7 @@ class DistributedDataParallel(TorchDataParallel):
             if compute is not None:
                 inputs, kwargs = _cast_forward_inputs(compute, *inputs, **kwargs)
             low: contextlib.AbstractContextManager[None] = contextlib.nullcontext() if compute is None else self._averager.hold_low()
-            # so that dynamo cuts what it compiles at buckets' ends, and gradients do not all come at the end
+            # dynamo cuts the compiled graph at buckets' ends, so that gradients do not all arrive at the end
             with low, self._inside_ddp_forward():
                 output = self.module(*inputs, **kwargs)
             if own:
@@ -224,7 +225,7 @@ class DistributedDataParallel(TorchDataParallel):
             return output
 
     def to_kwargs(self, inputs: Any, kwargs: Any, device_id: int) -> Any:
-        """Inputs and keyword arguments on a device, for each replica a pair; torch's class has it, too."""
+        """Moves inputs and keyword arguments to a device: one pair per replica. torch's class has it, too."""
         return _to_kwargs(inputs, kwargs, torch.device(self.device_type, device_id), False)
 
     def _set_sparse_metadata(self, global_unique_ids: Any) -> None:
@@ -240,7 +241,7 @@ class DistributedDataParallel(TorchDataParallel):
             self._averager.broadcast_buffers(list(buffers), list(buffers.values()))
 
     def several_backwards(self) -> contextlib.AbstractContextManager[None]:
-        """Backward passes in it do not end the step: let it end before the last one of a step."""
+        """Backward passes inside do not end the step: leave it before the last one of a step."""
         held: contextlib.AbstractContextManager[None] = self._averager.several_backwards()
         return held
 
@@ -249,7 +250,7 @@ class DistributedDataParallel(TorchDataParallel):
         return self
 
     def will_sync_module_buffers(self) -> bool:
-        """Whether the next forward pass broadcasts buffers, as of torch's class."""
+        """Whether the next forward pass broadcasts buffers, as in torch's class."""
         return bool(self.require_forward_param_sync and self.forward_sync_buffers
                     and self._kept(self.module.named_buffers()))
 
@@ -257,7 +258,7 @@ class DistributedDataParallel(TorchDataParallel):
 
     def join(self, divide_by_initial_world_size: bool = True, enable: bool = True,
              throw_on_early_termination: bool = False) -> contextlib.AbstractContextManager[None]:
-        """Around a loop whose ranks have different numbers of inputs, as torch's."""
+        """Wraps a loop whose ranks have different numbers of inputs, as in torch's class."""
         if not enable:
             return contextlib.nullcontext()
         buffers = list(self._kept(self.module.named_buffers()).values()) if self.forward_sync_buffers else []
@@ -266,8 +267,8 @@ class DistributedDataParallel(TorchDataParallel):
         return held
 
     def join_hook(self, **kwargs: Any) -> _joining.ModelHook:
-        """Of torch.distributed.algorithms.join.Join. Ranks that have run out get the averaged gradients of the others' steps,
-        too, so that sharded optimizers continue with them."""
+        """For torch.distributed.algorithms.join.Join. Ranks that have run out of inputs also get the averaged gradients
+        of the others' steps, so that sharded optimizers continue with them."""
         if (last := self._joining()) is not None:
             last.leave()
         hook = _joining.ModelHook(self, self.join(kwargs.get("divide_by_initial_world_size", True)))
@@ -277,7 +278,8 @@ class DistributedDataParallel(TorchDataParallel):
     # hooks
 
     def register_comm_hook(self, state: object, hook: Callable[..., Any]) -> None:
-        """Torch's: hook(state, bucket) -> Future. Before the first step, on all ranks: the engine is made anew."""
+        """Registers torch's hook(state, bucket) -> Future. Call it on all ranks before the first step: it makes a new
+        engine."""
         self._check_comm_hook(hook)
         name = f"{hook.__module__}.{hook.__qualname__}"
         self._add_hook(lambda tensors: _adapter.load().python_hook(name, state, hook, tensors), (hook, state))
@@ -295,7 +297,7 @@ class DistributedDataParallel(TorchDataParallel):
         self._comm_hooks.append(entry)
 
     def _remake(self, make: Callable[[list[torch.Tensor]], Any] | None) -> None:
-        """Collective, unless the engine is not made yet."""
+        """Collective, unless the engine does not exist yet."""
         if self._engine is not None:
             self._make_averager(False, make)
         self._make_hook = make
@@ -311,7 +313,8 @@ class DistributedDataParallel(TorchDataParallel):
 
     def _register_buffer_comm_hook(self, state: Any, hook: Callable[..., Any],
                                    comm_hook_location: Any = _BufferCommHookLocation.POST_FORWARD) -> None:
-        """Torch's: hook(state, buffers by name) in the place of rank 0's broadcast. Futures that it returns are awaited at once."""
+        """Registers torch's hook(state, buffers by name), which replaces rank 0's broadcast. Its futures are awaited at
+        once."""
         if not callable(hook):
             raise AssertionError(f"hook must be callable, got {type(hook).__name__}")
         self.buffer_hook = _BufferCommHook(buffer_comm_hook=hook, buffer_comm_hook_state=state,
@@ -319,15 +322,16 @@ class DistributedDataParallel(TorchDataParallel):
 
     def _register_fused_optim(self, optim: type, *args: Any, optim_params: list[torch.Tensor] | None = None,
                               **kwargs: Any) -> None:
-        """torch's: the optimizer, by its class and arguments, steps within backward(). Before the first step, on all ranks."""
+        """Registers torch's optimizer, by class and arguments, to step within backward(). Call it on all ranks before
+        the first step."""
         if not all(each.is_contiguous() for each in optim_params or self.module.parameters()):
             raise NotImplementedError(_REFUSED.format("_register_fused_optim for parameters that are not row-major",
                                                       "torch.distributed.optim._apply_optimizer_in_backward takes them"))
-        from libddp import _optimizers  # which few programs need
+        from libddp import _optimizers  # few programs need it
         self.register_comm_hook(self.process_group, _optimizers.fused_hook(optim, optim_params, *args, **kwargs))
 
     def _lazy_init(self) -> None:
-        """At the first forward pass: parameters may have been given optimizers since the constructor."""
+        """Runs at the first forward pass: parameters may have been given optimizers since the constructor."""
         kept = list(self._kept(self.module.named_parameters()).values())
         self._dropped = [place for place, each in enumerate(kept) if hasattr(each, "_in_backward_optimizers")]
         if self._dropped:
@@ -340,27 +344,28 @@ class DistributedDataParallel(TorchDataParallel):
 
     @property
     def _has_rebuilt_buckets(self) -> bool:  # type: ignore[override]
-        """What ZeroRedundancyOptimizer's hooks wait for."""
+        """ZeroRedundancyOptimizer's hooks wait for this."""
         return bool(self._averager.ready_order())
 
     # what programs and libraries ask
 
     def _get_ddp_logging_data(self) -> dict[str, Any]:
-        """torch's fields, those of libddp's DdpLog, and lists of parameters: buckets, and ready_order for the next run."""
+        """torch's fields, those of libddp's DdpLog, and lists of parameters: buckets, and ready_order for the next
+        run."""
         return {**json.loads(self._averager.log()), "backend_name": dist.get_backend(self.process_group),
                 "buckets": self._averager.buckets(), "ready_order": self._averager.ready_order()}
 
     def trace(self, steps: int) -> None:
-        """From the next step on notes the times of each bucket in so many steps; forgets an earlier trace."""
+        """Records the times of each bucket in this many steps, beginning with the next; discards an earlier trace."""
         self._averager.trace(steps)
 
     def trace_json(self) -> str:
-        """What was noted, for Perfetto and chrome://tracing; `ddp-info trace` merges the files of all ranks."""
+        """The recorded trace, for Perfetto and chrome://tracing; `ddp-info trace` merges the files of all ranks."""
         found: str = self._averager.trace_json()
         return found
 
     def _set_ddp_runtime_logging_sample_rate(self, sample_rate: int) -> None:
-        """Before the first step, on all ranks."""
+        """Call on all ranks before the first step."""
         if sample_rate < 1:
             raise ValueError("DDP runtime logging sample rate should be equal or greater than 1")
         self._check_untrained("_set_ddp_runtime_logging_sample_rate")
@@ -368,14 +373,14 @@ class DistributedDataParallel(TorchDataParallel):
         self._remake(self._make_hook)
 
     def _set_static_graph(self) -> None:
-        """Before the first step, on all ranks."""
+        """Call on all ranks before the first step."""
         self._check_untrained("_set_static_graph")
         if not self.static_graph:
             self.static_graph = True
             self._remake(self._make_hook)
 
     def _update_process_group(self, new_process_group: Any) -> None:
-        """Collective over the new group; also after a failure."""
+        """Collective over the new group; works after a failure."""
         if not dist.distributed_c10d._rank_not_in_group(new_process_group):
             self.process_group = new_process_group
             if self._engine is not None:

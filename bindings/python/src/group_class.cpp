@@ -16,7 +16,7 @@
 #include "interpreter.hpp"
 #include "tensor_argument.hpp"
 
-// What type checkers are told of methods.
+// Type of `op` for type checkers.
 #define DDP_OP "typing.Literal['sum', 'avg', 'min', 'max', 'product']"
 #define DDP_IN_OUT "input: libddp._types.Tensor, output: libddp._types.Tensor"
 #define DDP_SIG(name, arguments)  \
@@ -31,7 +31,7 @@ using namespace nb::literals;
 
 using StreamArgument = std::optional<std::uintptr_t>;
 
-/// A group ends its operations by their deadlines; what hangs in a backend is given up then.
+/// Time after an operation's deadline, by which its group must have ended it, until a hanging backend is given up.
 constexpr std::chrono::seconds kSlack{30};
 
 ReduceOp reduce_op(const std::string& name) {
@@ -44,7 +44,7 @@ ReduceOp reduce_op(const std::string& name) {
                .hint = "reductions are sum, avg, min, max and product"}};
 }
 
-/// Starts an operation without the GIL. @p function gets the options.
+/// Starts an operation without the GIL. @p function takes the options.
 template <class Function>
 PythonWork start(PythonGroup& group, TensorArguments& tensors, nb::handle timeout, Function function) {
   release_dropped_objects();

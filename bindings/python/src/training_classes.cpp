@@ -40,7 +40,7 @@ SamplerOptions sampler_options(bool shuffle, std::int64_t seed, const std::strin
                .hint = "give pad, drop or uneven"}};
 }
 
-/// A number of samples, or what has one.
+/// A number of samples, or the length of a data set.
 std::int64_t length_of(nb::handle dataset) {
   std::int64_t size = 0;
   if (nb::try_cast(dataset, size)) return size;
@@ -60,14 +60,14 @@ void construct(Sampler* place, nb::handle dataset, nb::handle group, int ranks, 
   }
 }
 
-/// Of a copy, since other threads may run meanwhile.
+/// Works on a copy, since other threads may run meanwhile.
 template <class Sampler>
 std::vector<std::int64_t> indices_of(Sampler sampler) {
   const WithoutGil released;
   return sampler.indices();
 }
 
-/// What both have.
+/// What both samplers have.
 template <class Sampler>
 nb::class_<Sampler> add_sampler(nb::module_& module, const char* name, const char* remainder, const char* about,
                                 const nb::sig& signature) {
@@ -122,7 +122,7 @@ void load_state_dict(ElasticSampler& sampler, const nb::dict& words) {
   read("dataset_size", state.dataset_size);
   read("seed", state.seed);
   read("shuffle", state.shuffle);
-  sampler.load(parse_sampler_state(to_string(state)));  // which refuses impossible numbers
+  sampler.load(parse_sampler_state(to_string(state)));  // refuses impossible numbers
 }
 
 }  // namespace
@@ -159,7 +159,7 @@ void add_samplers(nb::module_& module) {
              "A seed of 64 bits for this rank's dropout and augmentation, far from the other ranks'.");
 }
 
-// libddp.MetricSet and EarlyStop: numbers of all ranks, and the end that all reach together.
+// libddp.MetricSet and EarlyStop: metrics over all ranks, and a stop that all ranks reach together.
 
 namespace {
 

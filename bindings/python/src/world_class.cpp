@@ -34,7 +34,7 @@ LaunchSource source_of(const std::string& name) {
                .hint = "sources are pmix, pmi2, torchrun, openmpi, slurm and single"}};
 }
 
-/// DDP_BIND binds the memory of the thread that calls; ddprun, which has bound the rank itself, sets none.
+/// DDP_BIND binds the calling thread's memory; ddprun has already bound the rank, so it sets none.
 bool binds_memory() {
   const char* bind = std::getenv("DDP_BIND");
   return bind != nullptr && *bind != '\0' && std::string_view(bind) != "none";
@@ -66,7 +66,7 @@ nb::dict settings_of(const PythonWorld& world) {
   return settings;
 }
 
-/// By os.environ, which does not see what setenv(3) sets, and sets that, too.
+/// Sets os.environ, which also sets the process' environment but does not see setenv(3).
 void export_settings(const PythonWorld& world) {
   const nb::object environment = nb::module_::import_("os").attr("environ");
   for (const EnvironmentSetting& each : world.facts().settings()) environment.attr("setdefault")(each.name, each.value);
@@ -221,7 +221,7 @@ namespace {
 namespace nb = nanobind;
 using namespace nb::literals;
 
-/// Calls of the store under its lock, which one that a signal ended may still hold.
+/// Calls the store under its lock, which a call interrupted by a signal may still hold.
 template <class Function>
 auto call_store(const PythonStore& store, Deadline deadline, Function function) {
   return interruptible([shared = store.shared, deadline, function = std::move(function)] {

@@ -1,4 +1,4 @@
-// ddp::torch's GradientAverager as a Python object: what libddp.torch.DistributedDataParallel is made of.
+// ddp::torch's GradientAverager as a Python object, the engine of libddp.torch.DistributedDataParallel.
 #pragma once
 
 #include <exception>
@@ -27,7 +27,7 @@
 namespace ddp_adapter {
 
 // torch.distributed's communication hooks, in Python or built in, as libddp's. A hook may start operations when others
-// end (PowerSGD does), so it gets a bucket when that of the one before has ended: all ranks start all operations in one
+// end (PowerSGD does), so it gets a bucket only after the previous one has ended: all ranks start all operations in one
 // order.
 
 class TorchHook final : public ddp::CommHook, public std::enable_shared_from_this<TorchHook> {
@@ -79,11 +79,11 @@ class TorchHook final : public ddp::CommHook, public std::enable_shared_from_thi
 
     c10d::GradBucket bucket;
     FuturePointer ended = c10::make_intrusive<Future>(c10::NoneType::get());
-    FuturePointer result;  ///< the hook's own, which knows its streams; set before `ended` is completed
+    FuturePointer result;  ///< the hook's own, which knows its streams; set before `ended` completes
   };
 
-  /// On a device, hooks run in a stream of their own: they hold back neither the backward pass nor other buckets'
-  /// copies. In one for all, so that what they keep from step to step is in order.
+  /// On a device, hooks run in one stream of their own: they delay neither the backward pass nor other buckets' copies,
+  /// and the state that they keep from step to step stays in order.
   void follow(const ddp::GradientBucket& bucket, const at::Tensor& buffer) {
     const auto device = ddp::torch::cuda_device_of(buffer);
     if (!device) return;
@@ -121,10 +121,10 @@ class TorchHook final : public ddp::CommHook, public std::enable_shared_from_thi
         kUsesValue);
   }
 
-  /// Ctrl-C ends it, while the hook goes on.
+  /// Ctrl-C ends the wait; the hook continues.
   static void wait_for(const FuturePointer& ended) {
     if (ended->completed()) return ended->waitAndThrow();
-    // what it holds may be Python's
+    // its captures may be Python objects
     const std::shared_ptr<Future> kept(ended.get(), [owner = ended](Future*) mutable {
       ddp::torch::hand_over([last = std::move(owner)]() mutable { last.reset(); });
     });
@@ -145,20 +145,20 @@ class TorchHook final : public ddp::CommHook, public std::enable_shared_from_thi
       case ddp::DType::float64: return at::kDouble;
       case ddp::DType::float16: return at::kHalf;
       case ddp::DType::bfloat16: return at::kBFloat16;
-      default: return at::kFloat;  // gradients are of these types
+      default: return at::kFloat;  // gradients have only these types
     }
   }
 
   const std::string name_;
   const std::unique_ptr<c10d::CommHookInterface> hook_;
   const std::vector<at::Tensor> tensors_;
-  FuturePointer last_;                 ///< of the bucket before, in this step
-  std::optional<c10::Stream> stream_;  ///< of hooks on a device
+  FuturePointer last_;                 ///< of the previous bucket in this step
+  std::optional<c10::Stream> stream_;  ///< where hooks run on a device
 };
 
 namespace binding = ddp::torch;
 
-/// That of a backend "ddp". Throws for another.
+/// The group of a backend "ddp". Throws for another backend.
 inline ddp::ProcessGroup group_of(const c10::intrusive_ptr<c10d::Backend>& backend) {
   if (auto* const ours = dynamic_cast<binding::C10dBackend*>(backend.get())) return ours->process_group();
   binding::throw_invalid_argument("averaging gradients over a process group",
@@ -174,10 +174,10 @@ inline std::vector<binding::NamedTensor> named(const Names& names, const Tensors
   return all;
 }
 
-/// One at a time for each object of Python; ends with its `with` block.
+/// One at a time per Python object; ends with its `with` block.
 struct Held {
   std::shared_ptr<binding::GradientAverager> averager;
-  bool several = false;  ///< backward passes, else no_sync
+  bool several = false;  ///< several_backwards() instead of no_sync()
   std::optional<binding::GradientAverager::Guard> guard;
 
   void enter() { guard.emplace(several ? averager->several_backwards() : averager->no_sync()); }
@@ -195,11 +195,11 @@ struct HeldLow {
   void leave() { hold.reset(); }
 };
 
-/// An error in a backward pass whose gradients an optimizer averages leaves it as HorovodInternalError.
+/// Turns an error in a backward pass whose gradients an optimizer averages into HorovodInternalError.
 void leave_backward_of_optimizer(const ddp::Error& error);
 
-/// By its own `with` block; or by torch's Join, which calls enter() and, for a rank that has run out, shadow_step() and
-/// end(). One that is dropped takes no part any more.
+/// Driven by its own `with` block, or by torch's Join, which calls enter() and, for a rank that has run out of inputs,
+/// shadow_step() and end(). A dropped one takes no further part.
 struct HeldJoin {
   HeldJoin(std::shared_ptr<binding::GradientAverager> of, Tensors all, ddp::JoinOptions how)
       : averager(std::move(of)), buffers(std::move(all)), options(how) {}
@@ -234,17 +234,17 @@ struct HeldJoin {
     const ddp::WaitWatch watch(&look_for_signals);
     join->end();
   }
-  /// Not by an exception that ~Join sees: it is Python's.
+  /// Explicit, since ~Join does not see Python's exceptions.
   void abandon() {
     if (join) join->abandon();
     join = nullptr;
   }
 };
 
-/// Python's handle. The engine is shared with hooks that run.
+/// The Python object. Hooks that run share the engine.
 class Averager {
  public:
-  /// @param sparse by tensor: its gradient is
+  /// @param sparse for each tensor, whether its gradient is sparse
   Averager(const Names& names, const Tensors& tensors, const std::vector<bool>& sparse,
            const c10::intrusive_ptr<c10d::Backend>& backend, ddp::ReducerOptions options,
            std::optional<at::ScalarType> compute_type) {
@@ -262,7 +262,7 @@ class Averager {
     engine_->before_forward();
     engine_->reducer().start_forward();
   }
-  /// @param synchronize what require_backward_grad_sync says
+  /// @param synchronize require_backward_grad_sync
   void after_forward(const Tensors& outputs, bool complete, bool synchronize) const {
     std::optional<binding::GradientAverager::Guard> alone;
     if (!synchronize) alone.emplace(engine_->no_sync());

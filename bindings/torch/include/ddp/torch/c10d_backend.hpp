@@ -1,4 +1,4 @@
-// A process group as c10d's Backend, so that what is written for torch.distributed runs on libddp's groups.
+// A process group as c10d's Backend, so that programs for torch.distributed run on libddp's groups.
 #pragma once
 
 #include <algorithm>
@@ -28,11 +28,11 @@
 
 namespace ddp::torch {
 
-/// Operations with c10d's arguments: lists of one tensor for one rank, options with a timeout. Tensors are the CPU's,
-/// or on this rank's CUDA device if the group serves that; those of one operation are on one device. What is gathered
-/// into, or scattered from, lists of tensors is copied once, and so are tensors without gaps whose memory is not in
-/// row-major order; the rest is used where it lies. Sparse tensors of the CPU
-/// can be added by allreduce, whose call waits for the other ranks' calls. Other operations with them, any source of
+/// Operations with c10d's arguments: lists of one tensor for one rank, options with a timeout. Tensors are on the CPU,
+/// or on this rank's CUDA device if the group serves that; all tensors of one operation are on one device. Lists to
+/// gather into or scatter from are copied once, and so are dense tensors that are not in row-major order; other tensors
+/// are used in place. allreduce adds sparse CPU tensors; that call waits for the other ranks' calls. Other operations
+/// on sparse tensors, recv from any source, and bit operations are refused.
 /// recv, and bit operations are refused.
 class C10dBackend : public ::c10d::Backend {
   using Tensors = std::vector<at::Tensor>;
@@ -42,8 +42,8 @@ class C10dBackend : public ::c10d::Backend {
   using Type = ::c10d::OpType;
 
  public:
-  /// Carries the operations of @p group, whose ranks all make one. Operations take its timeout unless they have their
-  /// own.
+  /// Carries the operations of @p group; every rank of it makes one. The group's timeout applies to operations without
+  /// their own.
   explicit C10dBackend(ddp::ProcessGroup group)
       : ::c10d::Backend(group.rank(), group.size()),
         options_(c10::make_intrusive<Options>("ddp", group.timeout())),
@@ -53,11 +53,10 @@ class C10dBackend : public ::c10d::Backend {
   ddp::ProcessGroup process_group() { return group().group(); }
 
   /// @{
-  /// c10d::Backend's function of this name. Operations return as they are issued, and throw ddp::Error for what is
-  /// refused.
+  /// Override of c10d::Backend. Operations return once issued, and throw ddp::Error for unsupported arguments.
   const std::string getBackendName() const override { return "ddp"; }
   c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
-  /// For operations without a timeout of their own.
+  /// Timeout of operations without their own.
   void setTimeout(std::chrono::milliseconds timeout) override { options_->timeout = timeout; }
 
   Started broadcast(Tensors& tensors, const ::c10d::BroadcastOptions& opts) override {
@@ -230,13 +229,13 @@ class C10dBackend : public ::c10d::Backend {
                    {tensor});
   }
 
-  /// Until endCoalescing() sends and receives are collected, to begin together there; collectives begin at once.
+  /// Sends and receives are collected until endCoalescing(), and start together there; collectives start at once.
   bool supportsCoalescing() const override { return true; }
   void startCoalescing() override {
     if (coalesced_) refuse("startCoalescing", "endCoalescing() first");
     coalesced_.emplace(Coalesced{Batch{group().group()}, {}, {}});
   }
-  /// Its Work is that of the sends and receives, else that of the last collective, behind which all others are.
+  /// The returned Work covers the sends and receives, or else the last collective, which ends after all others.
   Started endCoalescing() override {
     if (!coalesced_) refuse("endCoalescing", "startCoalescing() first");
     Coalesced all = *std::exchange(coalesced_, std::nullopt);
@@ -244,7 +243,7 @@ class C10dBackend : public ::c10d::Backend {
     return started(Type::COALESCED, all.transfers, all.tensors, ::c10d::kUnsetTimeout, all.tensors);
   }
 
-  /// For the host. Given device_ids, it waits for the calling thread's current streams there before.
+  /// Synchronizes hosts. Given device_ids, first waits for the calling thread's current streams there.
   Started barrier(const ::c10d::BarrierOptions& opts) override {
     for (const std::int64_t index : opts.device_ids) {
       if (!c10::impl::hasDeviceGuardImpl(at::kCUDA)) break;
@@ -253,18 +252,18 @@ class C10dBackend : public ::c10d::Backend {
     }
     return started(Type::BARRIER, group().barrier(limit(opts.timeout)), at::Tensor{}, {});
   }
-  /// Every barrier of libddp names the ranks that are absent.
+  /// Every barrier of libddp names the absent ranks.
   void monitoredBarrier(const ::c10d::BarrierOptions& opts, bool /*wait_for_all*/) override {
     const ddp::Work barrier = group().barrier(limit(opts.timeout));
     interruptible([barrier] { barrier.wait(); });
   }
 
-  void setSequenceNumberForGroup() override {}  // they begin at 0 everywhere
+  void setSequenceNumberForGroup() override {}  // numbers begin at 0 everywhere
   std::uint64_t getSequenceNumberForGroup() override { return sequence_; }
   /// @}
 
-  /// Ends the group on all ranks that can be reached, and what runs in it with Error(aborted), no matter who else has a
-  /// handle to it; later operations are refused. From any thread, also while others use this object.
+  /// Ends the group on all ranks that can be reached, and running operations with Error(aborted), whatever else holds a
+  /// handle to it; later operations are refused. Thread-safe, also while others use this object.
   void abort() override {
     std::optional<ProcessGroup> mine = let_go();
     if (!mine) return;
@@ -276,8 +275,8 @@ class C10dBackend : public ::c10d::Backend {
                        .ranks = {own},
                        .hint = "look at that rank; then destroy the process group and make a new one"}});
   }
-  /// Lets go of the group. What runs ends by its own deadline; later operations are refused. From the thread that
-  /// coalesces.
+  /// Releases the group. Running operations end by their own deadlines; later operations are refused. Call from the
+  /// thread that coalesces.
   void shutdown() override {
     coalesced_.reset();
     let_go();
@@ -288,7 +287,7 @@ class C10dBackend : public ::c10d::Backend {
     throw_invalid_argument(what, "c10d's arguments do not fit", "give " + expected);
   }
 
-  /// A handle of the caller's own: another thread may abort meanwhile.
+  /// Returns the caller's own handle: another thread may abort meanwhile.
   ProcessGroup group() {
     {
       const std::lock_guard lock(mutex_);
@@ -327,7 +326,7 @@ class C10dBackend : public ::c10d::Backend {
     return batch;
   }
 
-  /// Part i of inputs becomes part rank() of rank i's outputs; parts may have any sizes.
+  /// Part i of inputs becomes part rank() of rank i's outputs; parts may have any size.
   Started exchange(Type type, const Tensors& outputs, const Tensors& inputs, std::chrono::milliseconds timeout,
                    Tensors result) {
     const auto ranks = static_cast<std::size_t>(getSize());
@@ -344,7 +343,7 @@ class C10dBackend : public ::c10d::Backend {
     return started(type, batch, joined(outputs, inputs), timeout, std::move(result));
   }
 
-  /// For parts of one tensor, for messages; 0 where all are empty.
+  /// For parts of one tensor in messages; 0 if all are empty.
   static std::size_t elements_of_a_row(const Tensors& some, const Tensors& others) {
     for (const at::Tensor& part : joined(some, others)) {
       if (part.numel() > 0 && part.dim() > 0) {
@@ -370,7 +369,7 @@ class C10dBackend : public ::c10d::Backend {
     return started(Type::ALLREDUCE, sum->start(), tensor, {tensor}, {}, [sum] { sum->finish(); });
   }
 
-  /// @param where on whose device it runs
+  /// @param where its device runs the operation
   Started started(Type type, std::optional<ddp::Work> work, const at::Tensor& where, Tensors outputs,
                   Copies copies = {}, std::function<void()> last = {}) {
     ++sequence_;
@@ -392,7 +391,7 @@ class C10dBackend : public ::c10d::Backend {
     Tensors tensors;  ///< of the transfers
     Started last;     ///< of the collectives
   };
-  /// A Work for what is only collected yet: nothing to wait for.
+  /// A Work for a collected operation: there is nothing to wait for yet.
   Started later(const at::Tensor& tensor) {
     coalesced_->tensors.push_back(tensor);
     return C10dWork::start(getRank(), Type::COALESCED, std::nullopt, std::nullopt, {});
@@ -404,19 +403,18 @@ class C10dBackend : public ::c10d::Backend {
   }
 
   c10::intrusive_ptr<Options> options_;
-  std::mutex mutex_;                   ///< guards the next
-  std::optional<ProcessGroup> group_;  ///< nothing: shut down
+  std::mutex mutex_;                   ///< guards the members below
+  std::optional<ProcessGroup> group_;  ///< empty after shutdown()
   std::optional<Coalesced> coalesced_;
   std::uint64_t sequence_ = 0;
 };
 
-// c10d's Store as a key-value store of libddp, so that ranks which torch.distributed has brought together make a group.
+// c10d's Store as a key-value store of libddp, so that ranks that torch.distributed has brought together form a group.
 
-/// Any kind of store. Needs a prefix of its own (c10d::PrefixStore). A fence that fails names the ranks that are
-/// absent.
+/// Works with any kind of store; needs a prefix of its own (c10d::PrefixStore). A failed fence names the absent ranks.
 class C10dStore final : public KeyValueStore {
  public:
-  /// Shares @p store, which @p world_size ranks use.
+  /// Shares @p store among @p world_size ranks.
   C10dStore(c10::intrusive_ptr<::c10d::Store> store, int rank, int world_size)
       : store_(std::move(store)), rank_(rank), world_size_(world_size) {}
 
@@ -473,7 +471,7 @@ class C10dStore final : public KeyValueStore {
   static std::string name(int rank, std::string_view key) { return std::to_string(rank) + "/" + std::string(key); }
   static std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
   static std::chrono::milliseconds milliseconds_until(Deadline deadline) {
-    // 0 would be no limit
+    // 0 would mean no limit
     return std::max(std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining()), std::chrono::milliseconds{1});
   }
 

@@ -1,4 +1,4 @@
-// An operation of a group as c10d's Work: what torch.distributed and its DistributedDataParallel wait for.
+// An operation of a group as c10d's Work, which torch.distributed and its DistributedDataParallel wait for.
 #pragma once
 
 #include <atomic>
@@ -25,13 +25,13 @@
 
 namespace ddp::torch {
 
-/// For CPU tensors: wait() waits, and the future ends when the operation does. On a CUDA device wait() makes the
-/// calling thread's current stream wait, not the host, unless it is given a time; the future is complete at once, with
-/// an event after the operation. An operation that fails later is reported by wait() with a time, by isCompleted() with
-/// exception(), and by later operations.
+/// On CPU tensors, wait() blocks, and the future completes when the operation ends. On a CUDA device, wait() blocks the
+/// calling thread's current stream, not the host, unless it is given a time; the future is complete at once, with an
+/// event after the operation. If an operation fails later, wait() with a time, isCompleted() with exception(), and
+/// later operations report it.
 class C10dWork final : public ::c10d::Work {
  public:
-  /// What is left to do behind an operation.
+  /// A copy to make after an operation.
   struct Copy {
     at::Tensor to, from;
     void make() const {
@@ -40,11 +40,11 @@ class C10dWork final : public ::c10d::Work {
     }
   };
 
-  /// @param work nothing: finished at once
-  /// @param device of the tensors, if that has streams
-  /// @param outputs what the future and result() hold
-  /// @param copies are made when the operation has succeeded, before its end is reported
-  /// @param last of CPU tensors: the same, behind the copies
+  /// @param work empty: already finished
+  /// @param device of the tensors, if it has streams
+  /// @param outputs values of the future and of result()
+  /// @param copies made once the operation has succeeded, before its end is reported
+  /// @param last for CPU tensors: runs after the copies
   static c10::intrusive_ptr<C10dWork> start(int rank, ::c10d::OpType type, std::optional<ddp::Work> work,
                                             std::optional<at::Device> device, std::vector<at::Tensor> outputs,
                                             std::vector<Copy> copies = {}, std::function<void()> last = {}) {
@@ -56,7 +56,7 @@ class C10dWork final : public ::c10d::Work {
     if (!copies.empty() && device) {
       started->copy_behind(copies);
     } else if (!copies.empty() || last) {
-      // inference tensors are written to in inference mode alone, the caller's thread's
+      // only inference mode may write to inference tensors, so take over the caller's mode
       started->at_end_ = [mode = c10::InferenceMode::is_enabled(), copies = std::move(copies), last = std::move(last)] {
         const c10::InferenceMode as_caller(mode);
         for (const Copy& copy : copies) copy.make();
@@ -68,7 +68,7 @@ class C10dWork final : public ::c10d::Work {
     return started;
   }
 
-  /// Use start(): this one does not end.
+  /// Use start(): an object made here never completes.
   C10dWork(int rank, ::c10d::OpType type, std::optional<ddp::Work> work, std::optional<at::Device> device,
            std::vector<at::Tensor> outputs)
       : ::c10d::Work(rank, type),
@@ -82,7 +82,7 @@ class C10dWork final : public ::c10d::Work {
   }
 
   bool isCompleted() override {
-    if (work_ && !work_->done()) return false;  // done() takes it a step further
+    if (work_ && !work_->done()) return false;  // done() also advances it
     if (copied_ && !copied_->query()) return false;
     if (work_) end();
     return device_ || future_->completed();
@@ -92,7 +92,7 @@ class C10dWork final : public ::c10d::Work {
     return future_->completed() && !future_->hasError();
   }
 
-  /// Throws the operation's ddp::Error, if it has failed already; Error(timeout) after @p timeout, while the operation
+  /// Throws the operation's ddp::Error if it has already failed; Error(timeout) after @p timeout, while the operation
   /// continues.
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override {
     if (device_) {
@@ -123,8 +123,8 @@ class C10dWork final : public ::c10d::Work {
  private:
   // on a CUDA device
 
-  /// What comes later in @p stream waits for the operation. Blocks until it has been started, as others' may have to
-  /// be connected first.
+  /// Makes later work in @p stream wait for the operation. Blocks until it has started, since ranks may have to connect
+  /// first.
   void hold_back(const c10::Stream& stream) const {
     if (work_) work_->order(stream_of(stream));
     if (copied_) copied_->block(stream);
@@ -147,7 +147,7 @@ class C10dWork final : public ::c10d::Work {
     try {
       const c10::Stream stream = side_stream(*device_);
       hold_back(stream);
-      const c10::StreamGuard as_current(stream);  // whose event is taken
+      const c10::StreamGuard as_current(stream);  // the future records its event in the current stream
       mark_completed();
     } catch (const std::exception&) {
       future_->setError(std::current_exception());
@@ -164,11 +164,11 @@ class C10dWork final : public ::c10d::Work {
       interruptible([work = *work_, limit] { limit ? work.wait(*limit) : work.wait(); });
     } catch (const Error&) {
       if (limit) throw;
-      if (!work_->done()) throw;  // a backend that hangs: the future would never tell
+      if (!work_->done()) throw;  // the backend hangs, so the future would never complete
     }
   }
 
-  /// Most operations do, and need no thread that waits for them.
+  /// Most operations end soon, and need no waiting thread.
   bool ends_soon(const std::optional<Deadline>& limit) const {
     constexpr std::chrono::milliseconds kSoon{100};
     const Deadline soon = Deadline::after(kSoon);
@@ -176,12 +176,12 @@ class C10dWork final : public ::c10d::Work {
     try {
       work_->wait(soon);
     } catch (const Error&) {
-      return work_->done();  // how it has ended, its future tells
+      return work_->done();  // the future reports how it ended
     }
     return true;
   }
 
-  /// For a finished operation. The first one who comes does it.
+  /// Ends a finished operation, once, on whichever thread comes first.
   void end() {
     if (ended_.exchange(true)) return;
     std::exception_ptr problem;
@@ -195,7 +195,7 @@ class C10dWork final : public ::c10d::Work {
       }
     }
     at_end_ = nullptr;
-    finish(problem);  // of the base class, for those who ask it
+    finish(problem);  // sets the base class' state as well
     if (device_) return;
     if (problem) {
       future_->setError(problem);
@@ -210,20 +210,20 @@ class C10dWork final : public ::c10d::Work {
   const std::optional<at::Device> device_;
   const std::vector<at::Tensor> outputs_;
   const c10::intrusive_ptr<c10::ivalue::Future> future_;
-  std::once_flag asked_;              ///< for the future, on a device
-  std::optional<c10::Event> copied_;  ///< on a device: behind the copies
+  std::once_flag asked_;              ///< a future was requested, on a device
+  std::optional<c10::Event> copied_;  ///< on a device: after the copies
   std::function<void()> at_end_;
   std::atomic<bool> ended_{false};
 };
 
-// ---- Tensors in the order of their indices, in which elements of all ranks meet, however each rank's memory is laid
-// out.
+// ---- Tensors in the order of their indices, which pairs elements across ranks whatever each rank's memory layout.
 
-/// What an operation may work on in the place of a tensor: itself, where its memory is in row-major order, or is for
-/// the operation to refuse; else a copy.
+/// The tensor that an operation works on: the given one if its memory is in row-major order or the operation has to
+/// refuse it, else a copy.
 class RowOrder {
  public:
-  /// @param reads the operation needs the values. @param writes it gives others, which copies() bring to the tensor.
+  /// @param reads the operation needs the values. @param writes it changes them; copies() brings them back to the
+  /// tensor.
   RowOrder(const at::Tensor& tensor, bool reads, bool writes) : tensor_(tensor) {
     if (tensor.layout() != at::kStrided || tensor.is_contiguous()) return;
     if (!tensor.is_non_overlapping_and_dense() || tensor.is_conj() || tensor.is_neg()) return;
@@ -240,9 +240,9 @@ class RowOrder {
   std::vector<C10dWork::Copy> copies_;
 };
 
-// ---- The rows of a tensor that are for each rank of an all_to_all.
+// ---- The rows of a tensor for each rank of an all_to_all.
 
-/// Throws Error(invalid_argument) unless each of @p ranks gets as many rows. @param what the tensor is: input, output
+/// Throws Error(invalid_argument) unless @p ranks get equally many rows. @param what the tensor's role: input, output
 inline void check_dealt(const at::Tensor& tensor, int ranks, const char* what) {
   const std::int64_t rows = tensor.dim() > 0 ? tensor.size(0) : 1;
   if (rows % ranks == 0) return;
@@ -260,9 +260,9 @@ inline std::vector<at::Tensor> dealt_rows(const at::Tensor& tensor, const std::v
   return tensor.chunk(ranks);
 }
 
-// ---- Lists of tensors, as c10d's operations have them, and the one memory that libddp's have.
+// ---- Lists of tensors, as c10d's operations take them, and the single memory that libddp's take.
 
-/// For as many tensors like @p part as there are ranks, one after the other.
+/// Memory for one tensor like @p part per rank, one after the other.
 inline at::Tensor for_each_rank(const at::Tensor& part, int ranks) {
   std::vector<std::int64_t> shape = part.sizes().vec();
   shape.insert(shape.begin(), ranks);
@@ -275,16 +275,16 @@ inline std::vector<at::Tensor> joined(const std::vector<at::Tensor>& some, const
   return all;
 }
 
-/// From @p flat to its @p parts.
+/// Copies from @p flat to its @p parts.
 inline std::vector<C10dWork::Copy> unpack(const at::Tensor& flat, const std::vector<at::Tensor>& parts) {
   std::vector<C10dWork::Copy> copies;
   for (std::size_t i = 0; i < parts.size(); ++i) copies.push_back({parts[i], flat[static_cast<std::int64_t>(i)]});
   return copies;
 }
 
-// ---- How c10d's operations combine values, in libddp's words.
+// ---- c10d's reductions as libddp's.
 
-/// For values like those of @p tensor. Throws Error(invalid_argument) for those that libddp has not.
+/// For values like those of @p tensor. Throws Error(invalid_argument) for reductions that libddp lacks.
 inline ReduceOp reduce_op(const ::c10d::ReduceOp& op, const at::Tensor& tensor) {
   switch (static_cast<::c10d::ReduceOp::RedOpType>(op)) {
     case ::c10d::ReduceOp::SUM: return ReduceOp::sum;

@@ -1,5 +1,5 @@
-// Between autograd and a Reducer: reports which gradients are final, when a backward pass begins and ends, and puts
-// gradients where it wants them. What DistributedDataParallel is made of, apart from its module.
+// Connects autograd to a Reducer: reports final gradients and the begin and end of backward passes, and puts gradients
+// where the Reducer wants them. DistributedDataParallel is this class plus its module.
 #pragma once
 
 #include <algorithm>
@@ -33,17 +33,17 @@
 
 namespace ddp::torch {
 
-// ---- What autograd calls, and what leaves it there: a binding of another language turns errors into its own, and
-// looks for its signals meanwhile.
+// ---- What autograd calls. A binding of another language translates errors that leave it, and looks for its signals
+// meanwhile.
 
-/// Called while an Error is being handled; throws what shall leave the backward pass in its place.
+/// Called while an Error is handled; throws what leaves the backward pass instead.
 using TranslateError = void (*)(const Error&);
-/// Null: errors leave as they are. Set once, before the first backward pass.
+/// Null: errors leave unchanged. Set once, before the first backward pass.
 inline std::atomic<TranslateError> translate_error{nullptr};
-/// For the WaitWatch in backward passes. Null: none. Set once, too.
+/// For the WaitWatch in backward passes; null: none. Set once.
 inline std::atomic<ddp::WaitWatch::Look> look_in_backward{nullptr};
 
-/// From any thread of autograd's.
+/// Runs on any thread of autograd's.
 template <class Call>
 void called_by_autograd(Call&& call) {
   const ddp::WaitWatch watch(look_in_backward.load(std::memory_order_acquire));
@@ -55,7 +55,7 @@ void called_by_autograd(Call&& call) {
   }
 }
 
-/// When a backward pass comes to a node.
+/// Runs when a backward pass reaches a node.
 struct BeforeNode final : ::torch::autograd::FunctionPreHook {
   using Gradients = ::torch::autograd::variable_list;
 
@@ -67,7 +67,7 @@ struct BeforeNode final : ::torch::autograd::FunctionPreHook {
   std::function<void()> call;
 };
 
-/// When it is done with a node that accumulates a gradient.
+/// Runs after a node that accumulates a gradient.
 struct AfterNode final : ::torch::autograd::FunctionPostHook {
   using Gradients = ::torch::autograd::variable_list;
 
@@ -81,16 +81,16 @@ struct AfterNode final : ::torch::autograd::FunctionPostHook {
 
 using AccumulatorPointer = decltype(::torch::autograd::impl::grad_accumulator(std::declval<const at::Tensor&>()));
 
-/// The node that adds to a parameter's gradient, with a hook.
+/// The node that adds to a parameter's gradient, with its hook.
 struct Accumulator {
   std::size_t parameter;
-  AccumulatorPointer node;  ///< autograd itself keeps it for the time of a backward pass only
+  AccumulatorPointer node;  ///< autograd itself keeps it only during a backward pass
   std::uintptr_t hook;
 };
 
 // ---- What no_sync() and several_backwards() return.
 
-/// Counts in a member of its owner, which it keeps, as long as it lives.
+/// Counts in a member of its owner while it lives; keeps the owner alive.
 template <class Owner>
 class [[nodiscard]] CountingGuard {
  public:
@@ -109,13 +109,14 @@ class [[nodiscard]] CountingGuard {
   int Owner::*depth_;
 };
 
-// ---- Who averages a parameter's gradients: several wrappers of a module may be alive, as before the old one goes.
+// ---- Which wrapper averages a parameter's gradients: several of one module may be alive, as before the old one is
+// deleted.
 
-/// Thread-safe. @tparam User its calls of any() must not come back here
+/// Thread-safe. @tparam User its calls of any() must not re-enter this class
 template <class User>
 class TensorUsers {
  public:
-  /// For the process.
+  /// One instance per process.
   static TensorUsers& instance() {
     static TensorUsers users;
     return users;
@@ -134,7 +135,7 @@ class TensorUsers {
       return;
     }
   }
-  /// Whether @p holds is true of one of them.
+  /// Whether @p holds is true of any user.
   template <class Holds>
   bool any(const at::Tensor& tensor, const Holds& holds) {
     const std::lock_guard lock(mutex_);
@@ -150,14 +151,14 @@ class TensorUsers {
   std::multimap<const void*, const User*> users_;
 };
 
-/// A step begins when a backward pass comes to the first output of a forward pass, and ends when that backward pass
-/// does; where no output has a gradient, with the first one of a parameter. Forward passes without a backward pass cost
-/// nothing, and those of a module whose parameters are all frozen are none of a step. One backward pass at a time.
-/// Always in a shared_ptr.
+/// A step begins when a backward pass reaches the first output of a forward pass, and ends when that backward pass
+/// ends. Where no output has a gradient, it begins with the first gradient of a parameter. Forward passes without a
+/// backward pass cost nothing; passes of a module whose parameters are all frozen belong to no step. One backward pass
+/// at a time. Always owned by a shared_ptr.
 class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
  public:
-  /// Collective. @param tensors all parameters, those without a gradient, too.
-  /// @param compute_type of parameters while passes run.
+  /// Collective. @param tensors all parameters, including those without a gradient.
+  /// @param compute_type type of parameters while passes run
   GradientAverager(std::vector<NamedTensor> tensors, ddp::ProcessGroup group, ReducerOptions options,
                    std::optional<at::ScalarType> compute_type = {})
       : tensors_(std::move(tensors)),
@@ -166,7 +167,7 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
         searches_(options.find_unused_parameters),
         places_(options.find_unused_parameters || options.static_graph),
         gradients_(tensors_, low_, group,
-                   // one rank exchanges nothing: its gradients are where autograd puts them
+                   // one rank exchanges nothing: its gradients stay where autograd puts them
                    options.gradient_as_bucket_view && (group.size() > 1 || options.comm_hook != nullptr)),
         wrapped_as_(tensors_),
         reducer_(reducer_parameters(tensors_), std::move(group), on_device(std::move(options))) {
@@ -191,18 +192,18 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
 
   Reducer& reducer() noexcept { return reducer_; }
 
-  /// Whether a forward pass that begins now is part of a backward pass of the step that is open, as a checkpoint's that
-  /// computes again what it has not kept: no pass of its own.
+  /// Whether a forward pass that begins now belongs to the open step's backward pass, as when a checkpoint recomputes
+  /// activations: it is not a pass of its own.
   bool recomputes() const { return open_ && ::torch::autograd::get_current_graph_task_id() != kNoTask; }
 
-  /// Whether a pass with gradients is one of a step: all parameters may be frozen for a while.
+  /// Whether a pass with gradients belongs to a step: all parameters may be frozen for a while.
   bool takes_part() const {
     return std::any_of(accumulators_.begin(), accumulators_.end(),
                        [&](const Accumulator& each) { return tensors_[each.parameter].tensor.requires_grad(); });
   }
 
-  /// Gives up a step whose backward pass has failed, which may be collective. Throws Error(invalid_argument) where the
-  /// last one has not ended for another reason, or where parameters are not any more what was wrapped.
+  /// Gives up a step whose backward pass failed, which may be collective. Throws Error(invalid_argument) if the last
+  /// step is unfinished for another reason, or if parameters are no longer those that were wrapped.
   void before_forward() {
     repeats_ = false;
     if (queued_) give_up();
@@ -214,15 +215,14 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
     if (at::GradMode::is_enabled()) wrapped_as_.check_kind(tensors_);
   }
 
-  /// Whether the forward pass that has begun takes the place of one whose backward pass has failed, and whose buffers
-  /// the ranks have exchanged.
+  /// Whether this forward pass repeats one whose backward pass failed, and whose buffers the ranks have exchanged.
   bool repeats() const noexcept { return repeats_; }
 
-  /// Throws Error(invalid_argument) where a parameter has other memory than the Reducer knows.
+  /// Throws Error(invalid_argument) if a parameter has other memory than the Reducer knows.
   void check_parameters_stayed(const std::string& attempted) const { wrapped_as_.check_memory(tensors_, attempted); }
   LowPrecisionParameters::Hold hold_low() const { return {low_, true}; }
 
-  /// @param complete outputs has all tensors of the forward pass' result.
+  /// @param complete whether outputs has all tensors of the forward pass' result
   void after_forward(const std::vector<at::Tensor>& outputs, bool complete) {
     if (!at::GradMode::is_enabled() || !takes_part()) return;
     std::unordered_set<::torch::autograd::Node*> roots;
@@ -238,7 +238,7 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
       if (const auto averager = pass->averager.lock()) averager->reached(*pass);
     };
     for (::torch::autograd::Node* const root : roots) root->add_pre_hook(std::make_unique<BeforeNode>(when_reached));
-    kept_pass_ = pass;  // the module may have kept what depends on it
+    kept_pass_ = pass;  // the module may keep tensors that depend on it
     std::erase_if(passes_, [](const auto& old) { return old.expired(); });
     passes_.push_back(pass);
   }
@@ -254,21 +254,20 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
   Guard several_backwards() { return {shared_from_this(), &GradientAverager::held_open_}; }
 
   /// For an optimizer, which wraps no forward pass: from now on a step begins with the first gradient of a backward
-  /// pass and ends with that pass. One of every @p passes exchanges, with what has accumulated. Needs
-  /// find_unused_parameters.
-  /// @param translate in the place of translate_error, where it is not null
+  /// pass and ends with that pass. One of every @p passes exchanges what has accumulated. Needs find_unused_parameters.
+  /// @param translate replaces translate_error unless null
   void begin_by_gradients(std::uint64_t passes, TranslateError translate = nullptr) {
     passes_of_step_ = passes;
     pass_ = 0;
     translate_ = translate;
   }
-  /// Counts backward passes anew. @return whether the last one has exchanged, since this was called.
+  /// Restarts the count of backward passes. @return whether the last one has exchanged since the previous call
   bool restart_passes() {
-    if (queued_) give_up();  // the last backward pass has failed
+    if (queued_) give_up();  // the last backward pass failed
     pass_ = 0;
     return std::exchange(exchanged_, false);
   }
-  /// A step without a backward pass: exchanges what has accumulated, zeros where nothing has. Collective.
+  /// A step without a backward pass: exchanges what has accumulated, zeros elsewhere. Collective.
   void exchange_accumulated() {
     before_forward();
     pass_ = passes_of_step_ > 0 ? passes_of_step_ - 1 : 0;
@@ -276,10 +275,11 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
     end();
   }
 
-  /// Whose gradients go at the end of each step that exchanges them, since an optimizer in a hook has used them.
+  /// Parameters whose gradients are dropped at the end of each exchanging step, since an optimizer in a hook has used
+  /// them.
   void drop_gradients(std::vector<std::size_t> parameters) { dropped_ = std::move(parameters); }
 
-  /// In a Join, when this rank has repeated a step of others: its gradients are the averages of theirs.
+  /// In a Join, after this rank has repeated a step of other ranks: its gradients are the averages of theirs.
   void take_step_of_others() {
     const at::AutoGradMode no_grad(false);
     gradients_.move_views(reducer_);
@@ -290,7 +290,7 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
     drop();
   }
 
-  /// Also ends a step that has failed. Collective over the new group.
+  /// Also ends a failed step. Collective over the new group.
   void change_group(ddp::ProcessGroup group) {
     open_ = queued_ = false;
     passes_.clear();
@@ -304,13 +304,13 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
 
  private:
   using Users = TensorUsers<GradientAverager>;
-  static constexpr int kNoTask = -1;  ///< of autograd's: no backward pass runs in this thread
+  static constexpr int kNoTask = -1;  ///< autograd's id while this thread runs no backward pass
 
   /// Lives as long as the graph of its outputs.
   struct ForwardPass {
     std::weak_ptr<GradientAverager> averager;
     bool synchronize = true;
-    bool begun = false;  ///< its backward pass
+    bool begun = false;  ///< its backward pass has
     std::vector<std::size_t> unused;
   };
 
@@ -334,22 +334,22 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
     return unused;
   }
 
-  /// A backward pass comes to an output of a forward pass: before any gradient of a parameter.
+  /// A backward pass reaches an output of a forward pass, before any gradient of a parameter.
   void reached(ForwardPass& pass) {
     if (low_ && held_low_.expired()) {
       const auto hold = std::make_shared<LowPrecisionParameters::Hold>(low_, false);
       held_low_ = hold;
-      // a pass that fails drops it
+      // a failed pass drops it
       ::torch::autograd::Engine::get_default_engine().queue_callback([hold] { hold->end(); });
     }
-    // autograd::grad() and backward(inputs) visit a part of the graph: no step, unless gradients come
+    // autograd::grad() and backward(inputs) visit only part of the graph: no step unless gradients arrive
     const auto* const part = ::torch::autograd::get_current_graph_task_exec_info();
     if (part != nullptr && !part->empty()) return;
     if (!open_) begin(pass, false);
     queue_end();
   }
 
-  /// Autograd has added to a parameter's gradient for the last time in a backward pass.
+  /// Autograd has added to a parameter's gradient for the last time in this backward pass.
   void computed(std::size_t index, bool has_gradient) {
     const at::AutoGradMode no_grad(false);
     if (!open_ && passes_of_step_ > 0) {
@@ -360,7 +360,7 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
       begin(*pass, true);
     }
     queue_end();
-    if (!has_gradient && searches_) return;  // which ends the step as unused
+    if (!has_gradient && searches_) return;  // the end of the step marks it unused
     const auto producer = home_.current();
     producer ? gradients_.mark(reducer_, index, *producer) : gradients_.mark(reducer_, index);
   }
@@ -382,8 +382,8 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
            });
   }
 
-  /// For a backward pass that has come to no output: of what the module keeps. The graph or kept_pass_ keeps it alive.
-  /// Null where it is another wrapper's of the same module.
+  /// For a backward pass that reached no output, only what the module keeps. The graph or kept_pass_ keeps the pass
+  /// alive. Null if the pass belongs to another wrapper of the same module.
   ForwardPass* pass_of_gradient(std::size_t index) const {
     const auto is_expected = [](const GradientAverager& user) { return user.expects_gradients(); };
     if (!expects_gradients() && Users::instance().any(tensors_[index].tensor, is_expected)) return nullptr;
@@ -407,7 +407,7 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
     begin(pass, true);
   }
 
-  /// @param by_gradient which does not say what of the pass it has come from
+  /// @param by_gradient a gradient opened the step, which does not show from where in the pass it came
   void begin(ForwardPass& pass, bool by_gradient) {
     const at::AutoGradMode no_grad(false);
     std::size_t waiting = pass.begun ? 1 : 0;
@@ -423,7 +423,7 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
     {
       std::optional<Reducer::NoSync> alone;
       if (!synchronize_) alone.emplace(reducer_.no_sync());
-      // what one of several forward passes leaves out, another may use
+      // one forward pass may use what another leaves out
       reducer_.prepare_for_backward(waiting == 1 && !by_gradient ? std::span<const std::size_t>{pass.unused}
                                                                  : std::span<const std::size_t>{});
     }
@@ -442,7 +442,7 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
     queued_ = true;
   }
 
-  /// For the backward pass that has queued it; where a gradient has opened the step, that may be one within another, as
+  /// Called for the backward pass that queued it. If a gradient opened the step, that may be a pass within another, as
   /// a checkpoint's.
   void end() {
     queued_ = false;
@@ -451,7 +451,7 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
     const at::AutoGradMode no_grad(false);
     reducer_.finalize();
     home_.lead();
-    for (const at::Tensor& gradient : gradients_.held()) home_.keep(gradient);  // made in another stream, maybe
+    for (const at::Tensor& gradient : gradients_.held()) home_.keep(gradient);  // it may come from another stream
     exchanged_ = synchronize_;  // after a pass that only adds, gradients differ again
     if (!synchronize_) return;
     if (places_) gradients_.take_others(reducer_);
@@ -460,7 +460,7 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
     drop();
   }
 
-  /// A step that a gradient has opened, and that misses others: now they would have come.
+  /// Ends a step that a gradient opened and that still misses gradients: those would have come by now.
   void end_late() {
     by_gradient_ = false;
     end();
@@ -492,9 +492,9 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
   }
 
   std::vector<NamedTensor> tensors_;
-  const std::shared_ptr<LowPrecisionParameters> low_;     ///< none: computed in the parameters' own types
-  std::weak_ptr<LowPrecisionParameters::Hold> held_low_;  ///< of the backward pass that runs
-  const HomeStream home_;                                 ///< of what is done with the module outside of passes
+  const std::shared_ptr<LowPrecisionParameters> low_;     ///< null: computes in the parameters' own types
+  std::weak_ptr<LowPrecisionParameters::Hold> held_low_;  ///< held by the running backward pass
+  const HomeStream home_;                                 ///< for work on the module outside of passes
   const bool searches_;                                   ///< for unused parameters, in the graph
   const bool places_;                                     ///< gradients before a step: some may not be computed in it
   GradientPlaces gradients_;
@@ -506,14 +506,14 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
   std::vector<std::weak_ptr<ForwardPass>> passes_;
   std::shared_ptr<ForwardPass> kept_pass_;  ///< the last one, until a step ends
   bool open_ = false;                       ///< a step
-  bool by_gradient_ = false;                ///< that one was opened by the gradient of a parameter
-  bool queued_ = false;                     ///< the end of the backward pass that runs calls end()
+  bool by_gradient_ = false;                ///< a parameter's gradient opened the step
+  bool queued_ = false;                     ///< the running backward pass calls end() when it ends
   bool repeats_ = false;
-  bool synchronize_ = true;  ///< this step, or the last one
-  bool exchanged_ = false;   ///< the last step has, since restart_passes()
+  bool synchronize_ = true;  ///< in this step, or the last one
+  bool exchanged_ = false;   ///< the last step, since restart_passes()
   TranslateError translate_ = nullptr;
   std::uint64_t passes_of_step_ = 0;  ///< 0: steps begin with forward passes
-  std::uint64_t pass_ = 0;            ///< of those, the last
+  std::uint64_t pass_ = 0;            ///< the last of passes_of_step_
   int no_sync_depth_ = 0;
   int held_open_ = 0;
 };

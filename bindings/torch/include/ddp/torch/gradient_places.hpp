@@ -1,4 +1,4 @@
-// Where a module's gradients are while a Reducer averages them: in memory of their own, or in its buckets.
+// Keeps a module's gradients where a Reducer averages them: in memory of their own, or in its buckets.
 #pragma once
 
 #include <cstddef>
@@ -22,15 +22,14 @@
 
 namespace ddp::torch {
 
-// ---- Buckets' memory, and gradients that live in it: tensors that keep their bucket alive when the Reducer lets it
-// go.
+// ---- Bucket memory and the gradients in it: tensors keep their bucket alive after the Reducer has released it.
 
 class BucketMemory {
  public:
   explicit BucketMemory(ddp::ProcessGroup group) : group_(std::move(group)) {}
   void change_group(ddp::ProcessGroup group) { group_ = std::move(group); }
 
-  /// libtorch's, which is aligned to 64 bytes; the group's on a device.
+  /// On the CPU libtorch's memory, aligned to 64 bytes; on a device the group's.
   std::shared_ptr<void> allocate(std::size_t bytes, Device device) {
     std::erase_if(blocks_, [](const Block& block) { return block.memory.expired(); });
     std::shared_ptr<void> memory = device.type == DeviceType::cpu ? on_host(bytes) : group_.allocate(bytes);
@@ -38,7 +37,7 @@ class BucketMemory {
     return memory;
   }
 
-  /// A tensor that lies like @p parameter, at @p place of a bucket.
+  /// A tensor laid out like @p parameter at @p place in a bucket.
   at::Tensor tensor_at(void* place, const at::Tensor& parameter) const {
     if (parameter.numel() == 0) return at::empty_like(parameter);
     return at::from_blob(
@@ -56,7 +55,7 @@ class BucketMemory {
  private:
   static std::shared_ptr<void> on_host(std::size_t bytes) {
     at::Tensor tensor = at::empty({static_cast<std::int64_t>(bytes)}, at::kByte);
-    // emptied, since blocks_ keeps the deleter itself
+    // emptied explicitly, since blocks_ keeps the deleter itself
     return {tensor.data_ptr(), [tensor](void*) mutable { tensor.reset(); }};
   }
 
@@ -80,7 +79,7 @@ class BucketMemory {
   std::vector<Block> blocks_;
 };
 
-// ---- Sparse gradients of embeddings as a Reducer takes and gives them: rows and their values.
+// ---- Sparse gradients of embeddings as a Reducer exchanges them: rows and their values.
 
 /// The parameters whose gradients are sparse: of Embedding and EmbeddingBag with sparse(true).
 inline std::set<const void*> sparse_parameters(const ::torch::nn::Module& module) {
@@ -95,8 +94,8 @@ inline std::set<const void*> sparse_parameters(const ::torch::nn::Module& module
   return found;
 }
 
-/// Throws Error(invalid_argument) if @p gradient does not consist of rows of @p parameter. @param kept owns the memory
-/// of what is returned.
+/// Throws Error(invalid_argument) unless @p gradient consists of rows of @p parameter. @param kept owns the returned
+/// memory
 inline SparseGradient rows_of(const at::Tensor& gradient, const at::Tensor& parameter, at::Tensor& kept,
                               const std::string& attempted) {
   if (gradient.layout() != at::kSparse || gradient.sparse_dim() != 1 || gradient.sizes() != parameter.sizes()) {
@@ -108,7 +107,7 @@ inline SparseGradient rows_of(const at::Tensor& gradient, const at::Tensor& para
   return {.rows = memory_of(kept._indices().select(0, 0), attempted), .values = memory_of(kept._values(), attempted)};
 }
 
-/// A copy of a Reducer's average, on a device in the current stream.
+/// A copy of a Reducer's average; on a device, made in the current stream.
 inline at::Tensor sparse_tensor(const SparseGradient& average, const at::Tensor& parameter) {
   const auto count = static_cast<std::int64_t>(average.rows.numel());
   const at::Tensor indices = at::empty({1, count}, parameter.options().dtype(at::kLong).requires_grad(false));
@@ -123,10 +122,10 @@ inline at::Tensor sparse_tensor(const SparseGradient& average, const at::Tensor&
                                        /*is_coalesced=*/true);
 }
 
-/// Indices are those of the tensors. One thread at a time, but for mark() of different ones.
+/// Indices refer to the tensors. One thread at a time, except mark() of different indices.
 class GradientPlaces {
  public:
-  /// @param tensors stay where they are. @param low may be null. @param in_buckets gradient_as_bucket_view
+  /// @param tensors must stay in place. @param low may be null. @param in_buckets gradient_as_bucket_view
   GradientPlaces(const std::vector<NamedTensor>& tensors, std::shared_ptr<LowPrecisionParameters> low,
                  const ddp::ProcessGroup& group, bool in_buckets)
       : tensors_(tensors),
@@ -143,16 +142,16 @@ class GradientPlaces {
 
   bool in_buckets() const noexcept { return in_buckets_; }
   const std::shared_ptr<BucketMemory>& memory() const noexcept { return memory_; }
-  /// Those that are averaged.
+  /// Indices of the averaged gradients.
   const std::vector<std::size_t>& own() const noexcept { return own_; }
   bool marked(std::size_t index) const { return marked_[index]; }
-  /// In the step that begins nothing is marked yet.
+  /// Clears all marks for a new step.
   void start_step() { marked_.assign(tensors_.size(), false); }
-  /// Gradients of the program's need not be kept any more.
+  /// Releases kept gradients.
   void let_go() { held_.assign(tensors_.size(), at::Tensor{}); }
   const std::vector<at::Tensor>& held() const noexcept { return held_; }
 
-  /// Marks the gradient that autograd has computed.
+  /// Marks a gradient that autograd has computed.
   template <class... Producer>
   void mark(Reducer& reducer, std::size_t index, const Producer&... producer) {
     if (tensors_[index].sparse) {
@@ -167,7 +166,7 @@ class GradientPlaces {
     reducer.mark_ready(index, memory_at(index), producer...);
   }
 
-  /// Gives the Reducer all gradients that there are, since parameters may stay without a new one.
+  /// Gives the Reducer all existing gradients, since some parameters may not get a new one.
   void place_all(Reducer& reducer) {
     for (const std::size_t index : own_) {
       if (tensors_[index].sparse) {
@@ -181,7 +180,7 @@ class GradientPlaces {
     }
   }
 
-  /// The Reducer has brought gradients to their places in a bucket.
+  /// Points gradients to the bucket places that the Reducer has moved them to.
   void take_over(const Reducer& reducer, std::span<const std::size_t> indices) {
     const at::AutoGradMode no_grad(false);
     for (const std::size_t index : indices) {
@@ -193,7 +192,7 @@ class GradientPlaces {
     }
   }
 
-  /// Buckets may have been made anew.
+  /// Follows buckets that may have been rebuilt.
   void move_views(const Reducer& reducer) {
     if (!in_buckets_) return;
     bool first = true;
@@ -206,7 +205,7 @@ class GradientPlaces {
     }
   }
 
-  /// After a step: parameters that only other ranks have used get the average, too.
+  /// After a step, takes the average for parameters that only other ranks used.
   void take_others(const Reducer& reducer) {
     for (const std::size_t index : own_) {
       if (marked_[index] || tensors_[index].sparse || !reducer.used(index)) continue;
@@ -231,7 +230,7 @@ class GradientPlaces {
 
  private:
   at::Tensor& gradient_of(std::size_t index) const { return tensors_[index].tensor.mutable_grad(); }
-  /// What a parameter's gradient is like.
+  /// The tensor that a parameter's gradient resembles.
   const at::Tensor& like(std::size_t index) const { return low_ ? low_->master(index) : tensors_[index].tensor; }
 
   bool lives_in_bucket(std::size_t index) const {
@@ -241,7 +240,7 @@ class GradientPlaces {
     return memory_of(gradient_of(index), [&] { return attempted(index); });
   }
 
-  /// Makes @p gradient lie as the Reducer wants it, and keeps it unless it is in its bucket.
+  /// Lays out @p gradient as the Reducer wants it, and keeps it unless it is in its bucket.
   void place(std::size_t index, at::Tensor& gradient) {
     const at::Tensor& parameter = like(index);
     const bool low = low_ && gradient.scalar_type() == low_->type();
@@ -271,11 +270,11 @@ class GradientPlaces {
   }
 
   const std::vector<NamedTensor>& tensors_;
-  const std::shared_ptr<LowPrecisionParameters> low_;  ///< none: computed in the parameters' own types
+  const std::shared_ptr<LowPrecisionParameters> low_;  ///< null: computes in the parameters' own types
   const bool in_buckets_;
   const std::shared_ptr<BucketMemory> memory_;
   std::vector<std::size_t> own_;
-  std::vector<at::Tensor> held_;   ///< gradients that the Reducer knows, until they are averaged
+  std::vector<at::Tensor> held_;   ///< gradients that the Reducer refers to, until they are averaged
   std::vector<at::Tensor> views_;  ///< their places in the buckets
   std::vector<bool> marked_;       ///< in this step
 };
