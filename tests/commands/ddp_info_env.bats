@@ -257,7 +257,8 @@ json.dump(d, open("long.json", "w"))'
   table=$ROOT/libddp/src/diagnostics/environment/known_variables.tsv
   diff <(grep -o '^| `[A-Z]\w*' <<<"$output" | cut -c 4- | LC_ALL=C sort) <(grep -v '^#' "$table" | cut -f 1)
   [[ $output == *'| `NCCL_CROSS_NIC` | 0..2; 2 | since 2.5.6; equal | Whether a ring/tree may enter and leave nodes'* ]]
-  "$INFO" env --own | diff - <(grep '^| `DDP_' "$ROOT/docs/reference/environment.md")
+  diff <("$INFO" env --own | tr -s ' \n' '\n') \
+    <(sed -n '/^- `DDP_/,/^$/p' "$ROOT/docs/reference/environment.md" | tr -s ' \n' '\n')
   run -0 "$INFO" env --nccl "$LIBRARY" --new
   [ "$output" = NCCL_SITE_SWITCH ]
   run -1 "$INFO" env --nccl /dev/null --new

@@ -163,9 +163,9 @@ END
   [[ $output == *"4 ranks: weights[0] = 1.500"* ]]
 }
 
-@test "a backend plugin compiles as docs/reference/backends.md says, and carries a group" {
+@test "a backend plugin compiles as docs/howto/backend.md says, and carries a group" {
   mkdir project plugins
-  awk '/^```cmake/ {inside = 1; next} /^```/ {inside = 0} inside' "$SOURCE/docs/reference/backends.md" >project/CMakeLists.txt
+  page_block "$SOURCE/docs/howto/backend.md" cmake CMakeLists.txt >project/CMakeLists.txt
   sed 's/\.name = "example"/.name = "mine"/' "$SOURCE/tests/support/example_backend.cpp" >project/my_backend.cpp
   cmake -G Ninja -S project -B build "-DCMAKE_PREFIX_PATH=$MOVED" >/dev/null
   cmake --build build

@@ -145,7 +145,7 @@ cli::OptionTable env_table(EnvOptions& options) {
       .completes(cli::ValueKind::file);
   table.add_flag("--new", "Print the variables that the library reads but the table lacks, and exit.", options.newer);
   table.add_flag("--no-job", "Ignore the launcher that started this process.", options.no_job);
-  table.add_flag("--own", "Print the rows of libddp's own variables in docs/reference/environment.md and exit.",
+  table.add_flag("--own", "Print the list of libddp's own variables in docs/reference/environment.md and exit.",
                  options.own);
   table.add_value("--pid", "PID", "A running process instead of this one, as it was started.",
                   [&](const auto&, const auto& text) { options.pid = process_number(text); });
@@ -171,7 +171,7 @@ EnvOptions parse_env_options(std::span<const std::string> arguments) {
 void run_env(const EnvOptions& options) {
   if (!options.help.empty()) return write_standard_output(options.help);
   if (options.known) return write_standard_output(known_variables_page());
-  if (options.own) return write_standard_output(own_variables_rows());
+  if (options.own) return write_standard_output(own_variables_list());
   if (!options.ranks_of.empty()) return write_standard_output(lines_of_running_ranks(options.ranks_of));
   if (options.diff) {
     const auto a = report_of(options.names[0]);

@@ -114,12 +114,12 @@ std::string known_variables_page() {
   return page;
 }
 
-std::string own_variables_rows() {
-  std::string rows;
+std::string own_variables_list() {
+  std::string list;
   for (const base::EnvVariable& row : base::env_table()) {
-    rows += fmt::format("| `{}` | {} | {} |\n", row.name, values_of(row), row.help);
+    list += fmt::format("- `{}` ({}): {}\n", row.name, values_of(row), row.help);
   }
-  return rows;
+  return list;
 }
 
 std::string explain_variable(std::string_view name) {

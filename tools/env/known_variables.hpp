@@ -13,8 +13,8 @@ namespace ddp::tools::env {
 /// The whole page, in Markdown.
 std::string known_variables_page();
 
-/// The rows of libddp's own variables in docs/reference/environment.md.
-std::string own_variables_rows();
+/// The list of libddp's own variables in docs/reference/environment.md, a line each.
+std::string own_variables_list();
 
 /// What is known of one; empty for names that are in no table.
 std::string explain_variable(std::string_view name);

@@ -21,81 +21,75 @@ namespace {
 constexpr std::array kTable{
     EnvVariable{
         "DDP_AS", EnvType::text, "", "horovod, mpi4py, horovod,mpi4py",
-        "What Python programs import by these names is [libddp's](../howto/horovod.md). ddprun's `--as` sets it."},
+        "Python's imports of these names get [libddp's](../howto/horovod.md); ddprun's `--as` sets it."},
     EnvVariable{
         "DDP_BACKEND", EnvType::text, "auto",
         "**auto**, host, cpu, gloo, nccl, ddp, [a plugin's name](backends.md), cpu:NAME,cuda:NAME",
-        "Backend of process groups whose program names none: host is shared memory within a host and TCP between them; "
-        "cpu and gloo are other names of it, here, in `--ddp-backend` and in `make_process_group`. nccl: host, and "
-        "[NCCL for CUDA tensors](gpu.md); cpu:NAME,cuda:NAME: another pair. auto: the same where every rank has NCCL "
-        "and a GPU of its own, else host. "
-        "ddp: auto, and `init_process_group()` of PyTorch programs that name no backend [takes libddp's](python.md)."},
+        "Backend of process groups whose program names none. host (everywhere also cpu, gloo): shared memory within a "
+        "host, TCP between hosts. nccl: host, and [NCCL for CUDA tensors](gpu.md); cpu:NAME,cuda:NAME: another pair. "
+        "auto: nccl where every rank has NCCL and a GPU of its own, else host. ddp: auto, also [for PyTorch "
+        "programs](python.md#torchdistributed) that name none."},
     EnvVariable{"DDP_BACKEND_PATH", EnvType::text, "", "folder",
-                "Where [backend plugins](backends.md) are looked for first; then beside `libddp.so`, then where the "
-                "loader looks."},
+                "Where [backend plugins](backends.md#installing-and-selecting) are looked for first."},
     EnvVariable{"DDP_BIND", EnvType::text, "", "numa, core, socket, none",
-                "[Placement policy](placement.md#cores): default of ddprun's `--bind`; makes `World::init` "
-                "[bind](placement.md#who-binds-and-when) other launchers' ranks."},
+                "[Placement policy](placement.md#cores): default of `--bind`; [binds](placement.md#who-binds-and-when) "
+                "other launchers' ranks."},
     EnvVariable{"DDP_CHECK_COLLECTIVES", EnvType::boolean, "0", "",
-                "Compare all ranks' arguments before each collective, for one small all_gather. Otherwise only waiting "
-                "ranks notice."},
+                "Compare all ranks' arguments before each collective, by one small all_gather; otherwise only waiting "
+                "ranks notice differences."},
     EnvVariable{"DDP_COLLECTIVE_TIMEOUT", EnvType::seconds, "600", "", "Deadline of collectives without their own."},
     EnvVariable{"DDP_CUDA_LIBRARY", EnvType::text, "", "file; the loader's `libcuda.so.1`",
-                "CUDA's driver library, where the process has not loaded one."},
+                "CUDA's driver library, unless the process has one."},
     EnvVariable{"DDP_DUMP_ENV", EnvType::text, "", "stderr, file",
-                "Where `World::init` writes [the ranks' environment variables](ddp-info.md#env): as a table, or as "
-                "JSON into the file. Set it on all ranks."},
+                "Where `World::init` writes [all variables](ddp-info.md#env): a table, or JSON into the file. Set it on "
+                "all ranks."},
     EnvVariable{
         "DDP_FLIGHT_DIR", EnvType::text, "", "folder",
-        "Where each rank writes its last operations when a process group fails, for [`ddp-info "
-        "flight`](ddp-info.md#flight). It must exist. Files have mode 0600; a link in place of one is refused."},
+        "Existing folder where each rank writes its [last operations](ddp-info.md#flight) when a process group fails."},
     EnvVariable{"DDP_FLIGHT_SIGNAL", EnvType::choice, "", "USR1|USR2|HUP|WINCH",
-                "Signal at which a rank does so and goes on; the program must not handle it itself."},
+                "Signal at which a rank does so and continues; the program must not handle it."},
     EnvVariable{"DDP_FLIGHT_SIZE", EnvType::text, "2000", "0 to 100000",
-                "How many operations of all process groups a rank keeps; 128 bytes each. 0: none."},
+                "Operations that a rank keeps, 128 bytes each."},
     EnvVariable{"DDP_GPUS", EnvType::text, "all", "**all**, one, none",
-                "Default of ddprun's `--gpus`: ranks see all GPUs, ordered so that local rank i has GPU i, or their "
-                "own; none sets nothing."},
+                "Default of `--gpus`: ranks see all GPUs, local rank i's first, or their own; none sets nothing."},
     EnvVariable{"DDP_INIT_TIMEOUT", EnvType::seconds, "120", "",
-                "Limit for `World::init`, and for connecting the process group."},
+                "Limit of `World::init`, and for connecting a process group."},
     EnvVariable{"DDP_LAUNCH", EnvType::choice, "", "pmix|pmi2|torchrun|openmpi|slurm|single",
-                "Take rank and size from this source only."},
+                "The only [source](launching.md#how-the-source-is-chosen) of rank and size."},
     EnvVariable{"DDP_LOG_LEVEL", EnvType::choice, "warning", "debug|info|warning|error|off",
-                "Least severe log lines on standard error. info: each rank's identity, source, reason and interface."},
+                "Least severe log lines on standard error. info: identity, source, reason and interface."},
     EnvVariable{"DDP_MEMORY_DOMAIN", EnvType::text, "", "text",
-                "Ranks with different values do not share memory: to try on one host what several do, or to use TCP."},
+                "Ranks with different values use TCP, as on several hosts, not shared memory."},
     EnvVariable{"DDP_METRICS_ADDRESS", EnvType::text, "127.0.0.1", "text; **127.0.0.1**",
-                "Default of ddprun's `--metrics-address` and srun's `--ddp-metrics`: where each node [answers "
-                "Prometheus](observability.md); 0.0.0.0: "
-                "at all its addresses."},
+                "Default of `--metrics-address`, `--ddp-metrics`: where nodes [answer "
+                "Prometheus](observability.md#metrics)."},
     EnvVariable{"DDP_METRICS_PORT", EnvType::text, "none", "port, auto, **none**",
-                "Default of ddprun's `--metrics-port` and srun's `--ddp-metrics`. Ranks do not see it."},
+                "Default of `--metrics-port`, `--ddp-metrics`. Ranks do not see it."},
     EnvVariable{"DDP_MUNGE_SOCKET", EnvType::text, "", "text; libmunge's",
-                "Socket of munged, by which ddpruns started by hand [know each other](ddprun.md#by-hand)."},
+                "munged's socket, for ddpruns [by hand](ddprun.md#by-hand)."},
     EnvVariable{
         "DDP_NCCL_CONNECT", EnvType::choice, "eager", "eager|lazy",
-        "When a process group [connects NCCL](gpu.md): when it is made, or with its first collective of CUDA tensors."},
+        "When a process group [connects NCCL](gpu.md#which-backend): at once, or with its first collective of CUDA "
+        "tensors."},
     EnvVariable{"DDP_NCCL_LIBRARY", EnvType::text, "", "text; PyTorch's, then the loader's",
-                "File of NCCL (`libnccl.so.2`), for programs that have none loaded."},
+                "NCCL's file, for programs that have none loaded."},
     EnvVariable{"DDP_NCCL_REGISTER", EnvType::choice, "local", "local|off|window",
-                "How NCCL knows the memory of [`ProcessGroup::allocate`](gpu.md#memory)."},
+                "How NCCL knows [`ProcessGroup::allocate`](gpu.md#memory)'s memory."},
     EnvVariable{"DDP_NCCL_SPLIT", EnvType::boolean, "0", "",
-                "Groups of some ranks get their NCCL by [ncclCommSplit](gpu.md#groups-of-some-ranks)."},
+                "[Subgroups](gpu.md#groups-of-some-ranks) split NCCL's communicator."},
     EnvVariable{"DDP_NCCL_STUCK_AFTER", EnvType::seconds, "30", "",
-                "After which a thread that has not come back from NCCL or the GPU's driver is told in the log."},
+                "When a thread stuck in NCCL or the GPU's driver is logged."},
     EnvVariable{"DDP_PEER_TIMEOUT", EnvType::seconds, "30", "",
-                "Limit for finding a rank or host that gives no sign of life while others wait for it; at least 5."},
+                "When a rank or host without a sign of life counts as lost while others wait; at least 5."},
     EnvVariable{"DDP_RDZV_SECRET", EnvType::text, "", "text",
-                "Random phrase by which ddpruns started by hand [know each other](ddprun.md#by-hand); without it, by "
-                "munge or a key file."},
+                "Random phrase that ddpruns [by hand](ddprun.md#by-hand) share."},
     EnvVariable{"DDP_SHM_MIB", EnvType::text, "8", "number",
-                "MiB of shared memory that a rank uses at most, over all its process groups: 1 for the first, less for "
-                "each further one. When they are used up (with 8, by some 40 groups), further groups use TCP, which a "
-                "warning says once."},
+                "MiB of shared memory for all process groups of a rank; the first takes 1, each further one less. When "
+                "it is used up (8: by some 40 groups), further groups use TCP, with a warning."},
     EnvVariable{"DDP_SIMD", EnvType::choice, "auto", "auto|portable|avx2|avx512",
-                "Vector instructions of reductions; auto: the best that the processor has. Results are the same bits."},
+                "Vector instructions of reductions; auto: the processor's best. Results have the same bits."},
     EnvVariable{"DDP_SOCKET_IFNAME", EnvType::text, "", "text",
-                "[Network interface](topology.md#the-network-between-nodes) between ranks, for example eth0."},
+                "[Network interface](topology.md#the-network-between-nodes) between ranks."},
     EnvVariable{"DDP_TORCH_CACHE", EnvType::text, "", "text; `~/.cache/libddp`",
                 "Folder of the compiled [adapter to PyTorch](python.md#torchdistributed)."},
 };

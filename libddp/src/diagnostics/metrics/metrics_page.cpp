@@ -78,44 +78,44 @@ using enum MetricKind;
 
 constexpr std::array<MetricRow, kMetrics> kTable{{
     {"ddp_build_info", gauge, "version", "1, with the version of libddp."},
-    {"ddp_job_info", gauge, "program, user", "1, with the program and the user who runs it."},
+    {"ddp_job_info", gauge, "program, user", "1, with the program and its user."},
     {"ddp_world_size", gauge, "", "Ranks of the job."},
     {"ddp_nodes", gauge, "", "Nodes of the job."},
     {"ddp_attempts_total", counter, "", "Attempts to run the job, the current one included."},
-    {"ddp_restarts_total", counter, "", "Restarts of the job after a failure."},
+    {"ddp_restarts_total", counter, "", "Restarts after a failure."},
     {"ddp_restarts_allowed", gauge, "", "Restarts that --max-restarts permits."},
     {"ddp_node_losses_total", counter, "", "Nodes that earlier attempts lost."},
-    {"ddp_attempt_start_time_seconds", gauge, "", "When the ranks of this attempt were started, since 1970."},
+    {"ddp_attempt_start_time_seconds", gauge, "", "When this attempt's ranks were started, since 1970."},
     {"ddp_ranks", gauge, "state",
-     "Ranks of this node that are starting, running, stopped by a signal, ended with 0, or failed."},
+     "This node's ranks that are starting, running, stopped by a signal, ended with 0, or failed."},
     {"ddp_rank_exits_total", counter, "code, signal",
-     "Ends of ranks of this node in all attempts, by exit code or by the signal that ended them."},
-    {"ddp_rank_running", gauge, "rank", "Whether the rank runs: 1, or 0 once it has ended."},
+     "Ends of this node's ranks in all attempts, by exit code or signal."},
+    {"ddp_rank_running", gauge, "rank", "1, or 0 once the rank has ended."},
     {"ddp_rank_cpu_seconds_total", counter, "rank",
-     "Time of processors that the rank and the processes below it used."},
-    {"ddp_rank_resident_bytes", gauge, "rank", "Memory of the rank and the processes below it, shared pages in each."},
-    {"ddp_rank_processes", gauge, "rank", "The rank and the processes below it."},
+     "Processor time of the rank and its descendants."},
+    {"ddp_rank_resident_bytes", gauge, "rank", "Memory of the rank and its descendants, shared pages in each."},
+    {"ddp_rank_processes", gauge, "rank", "The rank and its descendants."},
     {"ddp_rank_phase", gauge, "rank", "How far World::init is: 0 not called, 1 wiring up, 2 wired up, 3 left."},
-    {"ddp_operations_total", counter, "rank", "Operations of process groups that the rank has called."},
+    {"ddp_operations_total", counter, "rank", "Operations of process groups that the rank called."},
     {"ddp_operation_bytes_total", counter, "rank",
-     "Bytes of these operations: of each the larger of its input and output."},
+     "Bytes of these operations, the larger of input and output."},
     {"ddp_last_operation", gauge, "rank, group",
-     "Number of the last collective that the rank has called in the group, of its first groups."},
-    {"ddp_last_operation_age_seconds", gauge, "rank", "Time since the rank last called an operation."},
-    {"ddp_operations_pending", gauge, "rank", "Operations that the rank has called and that have not ended."},
-    {"ddp_oldest_operation_age_seconds", gauge, "rank", "How long the oldest of these has waited; 0 without one."},
-    {"ddp_steps_total", counter, "rank", "Steps of the rank's Reducers that have averaged gradients."},
-    {"ddp_step_seconds_total", counter, "rank", "Time of these steps, each from the end of the one before."},
-    {"ddp_last_step_seconds", gauge, "rank", "Time of the last of these steps."},
-    {"ddp_last_step_age_seconds", gauge, "rank", "Time since the last of these steps ended."},
+     "Number of the rank's last collective in each of its first groups."},
+    {"ddp_last_operation_age_seconds", gauge, "rank", "Time since the rank's last operation."},
+    {"ddp_operations_pending", gauge, "rank", "Operations that have not ended."},
+    {"ddp_oldest_operation_age_seconds", gauge, "rank", "How long the oldest pending operation has waited; 0 without one."},
+    {"ddp_steps_total", counter, "rank", "Steps of the rank's Reducers that averaged gradients."},
+    {"ddp_step_seconds_total", counter, "rank", "Time of these steps, each from the end of the previous one."},
+    {"ddp_last_step_seconds", gauge, "rank", "Time of the last step."},
+    {"ddp_last_step_age_seconds", gauge, "rank", "Time since the last step ended."},
     {"ddp_communication_seconds_total", counter, "rank",
-     "Time of these steps in which gradients were exchanged, on processors."},
+     "Time in which gradients were exchanged, on processors."},
     {"ddp_hidden_communication_seconds_total", counter, "rank",
-     "The part of it in which gradients were still computed."},
-    {"ddp_hidden_communication_ratio", gauge, "rank", "The latter by the former, 0 to 1."},
+     "The part in which gradients were still computed."},
+    {"ddp_hidden_communication_ratio", gauge, "rank", "Hidden by total communication, 0 to 1."},
     {"ddp_straggler_rank", gauge, "rank",
      "The rank that others waited for in the last step that looked (find_straggler)."},
-    {"ddp_straggler_delay_seconds", gauge, "rank", "How much longer than it another rank waited there."},
+    {"ddp_straggler_delay_seconds", gauge, "rank", "How much longer than the straggler another rank waited."},
     {"ddp_scrapes_total", counter, "", "Answers of this endpoint, this one included."},
 }};
 
@@ -124,10 +124,10 @@ constexpr std::array<MetricRow, kMetrics> kTable{{
 std::span<const MetricRow> metric_table() { return kTable; }
 
 std::string metrics_markdown() {
-  std::string text = "| Metric | Type | Labels | Meaning |\n| --- | --- | --- | --- |\n";
+  std::string text;
   for (const MetricRow& row : kTable) {
-    text += fmt::format("| `{}` | {} | {} | {} |\n", row.name, row.kind == counter ? "counter" : "gauge", row.labels,
-                        row.help);
+    const std::string labels = row.labels.empty() ? "" : fmt::format("{{{}}}", row.labels);
+    text += fmt::format("- `{}{}`: {}\n", row.name, labels, row.help);
   }
   return text;
 }

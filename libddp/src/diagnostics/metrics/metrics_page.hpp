@@ -12,7 +12,7 @@
 
 namespace ddp::diagnostics {
 
-// The one table of the metrics that ddprun's agents show to Prometheus. The text of an answer, and the table
+// The one table of the metrics that ddprun's agents show to Prometheus. The text of an answer, and the list
 // in docs/reference/observability.md, come from it.
 
 enum class MetricKind { gauge, counter };

@@ -11,6 +11,7 @@
 #include <iterator>
 #include <regex>
 #include <set>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <utility>
@@ -36,17 +37,17 @@ TEST(MetricsPage, HasTheFormatsOrderAndEscapes) {
   page.add(Metric::job_info, 1, {{"program", "a\nb\x01\xff.py"}});
   page.add(Metric::last_step, 0.25, {{"rank", "1"}});
   EXPECT_EQ(page.text(),
-            "# HELP ddp_job_info 1, with the program and the user who runs it.\n# TYPE ddp_job_info gauge\n"
+            "# HELP ddp_job_info 1, with the program and its user.\n# TYPE ddp_job_info gauge\n"
             R"(ddp_job_info{job="17",node="n\"0\\",program="a\nb??.py"} 1)"
             "\n# HELP ddp_attempts_total Attempts to run the job, the current one included.\n"
             "# TYPE ddp_attempts_total counter\n"
             R"(ddp_attempts_total{job="17",node="n\"0\\"} 2)"
-            "\n# HELP ddp_steps_total Steps of the rank's Reducers that have averaged gradients.\n"
+            "\n# HELP ddp_steps_total Steps of the rank's Reducers that averaged gradients.\n"
             "# TYPE ddp_steps_total counter\n"
             R"(ddp_steps_total{job="17",node="n\"0\\",rank="1"} 3)"
             "\n"
             R"(ddp_steps_total{job="17",node="n\"0\\",rank="2"} 12345678901)"
-            "\n# HELP ddp_last_step_seconds Time of the last of these steps.\n# TYPE ddp_last_step_seconds gauge\n"
+            "\n# HELP ddp_last_step_seconds Time of the last step.\n# TYPE ddp_last_step_seconds gauge\n"
             R"(ddp_last_step_seconds{job="17",node="n\"0\\",rank="1"} 0.25)"
             "\n");
 }
@@ -62,10 +63,17 @@ TEST(MetricTable, HasUniqueNamesWithTheirUnits) {
   }
 }
 
+/// Words of a text, between single blanks: the page breaks its lines.
+std::string words(std::istream&& text) {
+  std::string words;
+  for (std::string word; text >> word;) words += word + ' ';
+  return words;
+}
+
 TEST(MetricTable, IsThatOfTheDocumentation) {
-  std::ifstream file(ddp::test::source_root() / "docs/reference/observability.md");
-  const std::string page{std::istreambuf_iterator<char>{file}, {}};
-  EXPECT_THAT(page, HasSubstr(metrics_markdown())) << "put this there:\n" << metrics_markdown();
+  const std::string page = words(std::ifstream(ddp::test::source_root() / "docs/reference/observability.md"));
+  EXPECT_THAT(page, HasSubstr(words(std::istringstream(metrics_markdown())))) << "put this there:\n"
+                                                                              << metrics_markdown();
 }
 
 /// By PromQL's rules for names; those of functions and labels are others.
