@@ -258,7 +258,7 @@ json.dump(d, open("long.json", "w"))'
   diff <(grep -o '^| `[A-Z]\w*' <<<"$output" | cut -c 4- | LC_ALL=C sort) <(grep -v '^#' "$table" | cut -f 1)
   [[ $output == *'| `NCCL_CROSS_NIC` | 0..2; 2 | since 2.5.6; equal | Whether a ring/tree may enter and leave nodes'* ]]
   diff <("$INFO" env --own | tr -s ' \n' '\n') \
-    <(sed -n '/^- `DDP_/,/^$/p' "$ROOT/docs/reference/environment.md" | tr -s ' \n' '\n')
+    <(sed -n '/^- `DDP_/,/^$/p; /^`InitOptions`/q' "$ROOT/docs/reference/environment.md" | tr -s ' \n' '\n')
   run -0 "$INFO" env --nccl "$LIBRARY" --new
   [ "$output" = NCCL_SITE_SWITCH ]
   run -1 "$INFO" env --nccl /dev/null --new
