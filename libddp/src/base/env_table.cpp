@@ -19,9 +19,8 @@ namespace ddp::base {
 namespace {
 
 constexpr std::array kTable{
-    EnvVariable{
-        "DDP_AS", EnvType::text, "", "horovod, mpi4py, horovod,mpi4py",
-        "Python's imports of these names get [libddp's](../howto/horovod.md); ddprun's `--as` sets it."},
+    EnvVariable{"DDP_AS", EnvType::text, "", "horovod, mpi4py, horovod,mpi4py",
+                "Python's imports of these names get [libddp's](../howto/horovod.md); ddprun's `--as` sets it."},
     EnvVariable{
         "DDP_BACKEND", EnvType::text, "auto",
         "**auto**, host, cpu, gloo, nccl, ddp, [a plugin's name](backends.md), cpu:NAME,cuda:NAME",
@@ -40,9 +39,10 @@ constexpr std::array kTable{
     EnvVariable{"DDP_COLLECTIVE_TIMEOUT", EnvType::seconds, "600", "", "Deadline of collectives without their own."},
     EnvVariable{"DDP_CUDA_LIBRARY", EnvType::text, "", "file; the loader's `libcuda.so.1`",
                 "CUDA's driver library, unless the process has one."},
-    EnvVariable{"DDP_DUMP_ENV", EnvType::text, "", "stderr, file",
-                "Where `World::init` writes [all variables](ddp-info.md#env): a table, or JSON into the file. Set it on "
-                "all ranks."},
+    EnvVariable{
+        "DDP_DUMP_ENV", EnvType::text, "", "stderr, file",
+        "Where `World::init` writes [all variables](ddp-info.md#env): a table, or JSON into the file. Set it on "
+        "all ranks."},
     EnvVariable{
         "DDP_FLIGHT_DIR", EnvType::text, "", "folder",
         "Existing folder where each rank writes its [last operations](ddp-info.md#flight) when a process group fails."},
