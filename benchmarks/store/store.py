@@ -19,6 +19,8 @@ from spread import Ratio, Spread, table  # noqa: E402
 
 CONNECTIONS = (1, 64)
 OPERATIONS = 10_000
+RANKS = (64, 256, 512)
+EXCHANGE_ROUNDS = 5
 KINDS = ("set", "get", "add", "wait")
 # Limit for one run of the clients. A healthy one takes about a second.
 RUN_LIMIT_S = 300
@@ -51,9 +53,9 @@ class Server:
         self.process.wait(30)
 
 
-def run_clients(binaries, server, connections):
+def run_clients(binaries, server, connections, what=str(OPERATIONS)):
     """Seconds per kind of operation, and the server's CPU seconds for all."""
-    line = [str(binaries / "bench_store_clients"), server.port, str(connections), str(OPERATIONS)]
+    line = [str(binaries / "bench_store_clients"), server.port, str(connections), what]
     before = server.cpu_seconds()
     done = subprocess.run(line, stdout=subprocess.PIPE, text=True, timeout=RUN_LIMIT_S)
     if done.returncode != 0:
@@ -87,6 +89,17 @@ def rows(results, connections):
            str(Ratio(cpu[OURS], cpu[TORCH]))]
 
 
+def exchange_rows(binaries, servers):
+    """All ranks learn a value of each: a request for each value, and pages, in turn in each run."""
+    for ranks in RANKS:
+        for name in (OURS, TORCH):
+            runs = [run_clients(binaries, servers[name], ranks, "exchange") for _ in range(EXCHANGE_ROUNDS)]
+            gets, pages = ([run[kind] for run in runs] for kind in ("gets", "pages"))
+            yield [f"{ranks} ranks, {name}'s server", Spread(gets).scaled(1e3, 0), Spread(pages).scaled(1e3, 0),
+                   str(Ratio(pages, gets))]
+        print(f"store: exchange of {ranks} ranks", file=sys.stderr)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("binaries", type=Path)
@@ -101,6 +114,9 @@ def main():
           f"{options.rounds} rounds. torch is {servers[TORCH].version} with libuv. Ratio: libddp to torch; above 1 is "
           "faster, for CPU time below 1 is less.\n")
     print(table(["", "torch", "libddp", "ratio"], lines))
+    print(f"\nUntil each rank has a value of 128 bytes from each, in ms: median (quartiles) of {EXCHANGE_ROUNDS} runs. By "
+          "gets: a CHECK and a GET for each value, as libddp did; in pages: a CHECK and a MULTI_GET for 64 values.\n")
+    print(table(["", "by gets", "in pages", "ratio"], exchange_rows(binaries, servers)))
     for server in servers.values():
         server.close()
 

@@ -1,8 +1,9 @@
 // Clients of a TCPStore server, fast enough that the server is what is measured. Implements the protocol itself, so the
 // same program drives every contender.
-//   bench_store_clients PORT [CONNECTIONS [OPERATIONS]]
+//   bench_store_clients PORT [CONNECTIONS [OPERATIONS|exchange]]
 // Each connection has one request in flight, like torch's client. Prints a JSON line: for each kind of operation, the
-// seconds for all OPERATIONS.
+// seconds for all OPERATIONS; with "exchange" those until each connection has a value of each, by a request for each
+// value and in pages, as TcpStoreClient::get_all().
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
@@ -20,6 +21,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -30,6 +32,8 @@ using Clock = std::chrono::steady_clock;
 constexpr int kPatienceMs = 60'000;
 /// The size of an address or an NCCL unique id.
 constexpr std::size_t kValueBytes = 128;
+/// As TcpStoreClient::kPageRanks.
+constexpr int kPage = 64;
 
 [[noreturn]] void fail(const char* what) {
   std::fprintf(stderr, "bench_store_clients: %s: %s\n", what, std::strerror(errno));
@@ -50,6 +54,13 @@ std::string set(const std::string& key) { return operation(1) + text(key) + text
 std::string get(const std::string& key) { return operation(3) + text(key); }
 std::string add(const std::string& key) { return operation(4) + text(key) + integer(std::int64_t{1}); }
 std::string wait(const std::string& key) { return operation(6) + integer(std::uint64_t{1}) + text(key); }
+std::string of_several(int code, const std::vector<std::string>& keys) {
+  std::string request = operation(code) + integer(std::uint64_t{keys.size()});
+  for (const std::string& key : keys) request += text(key);
+  return request;
+}
+std::string check(const std::vector<std::string>& keys) { return of_several(5, keys); }
+std::string multi_get(const std::vector<std::string>& keys) { return of_several(10, keys); }
 
 /// One kind of request and the size of its answer.
 struct Kind {
@@ -145,17 +156,62 @@ std::string own_key(int connection, int turn) {
   return "/worker/" + std::to_string(connection) + "/" + std::to_string(turn % 100);
 }
 
+std::vector<std::string> keys_of(int first, int count) {
+  std::vector<std::string> keys;
+  for (int i = first; i < first + count; ++i) keys.push_back(own_key(i, 0));
+  return keys;
+}
+
+/// What @p connections ranks do to learn a value of each other. @p operations: of all connections together.
+struct Exchange {
+  Kind kind;
+  int operations;
+};
+
+std::vector<Exchange> exchanges(int connections) {
+  constexpr std::size_t kAnswerBytes = sizeof(std::uint64_t) + kValueBytes;
+  const int page = std::min(connections, kPage);
+  const auto one = [](int, int turn) { return check(keys_of(turn, 1)) + get(own_key(turn, 0)); };
+  const auto several = [page](int, int turn) {
+    const std::vector<std::string> keys = keys_of(turn * page, page);
+    return check(keys) + multi_get(keys);
+  };
+  return {{{"gets", one, 1 + kAnswerBytes}, connections * connections},
+          {{"pages", several, 1 + static_cast<std::size_t>(page) * kAnswerBytes}, connections * (connections / page)}};
+}
+
+void print(const std::vector<std::pair<std::string, double>>& seconds) {
+  std::string line;
+  for (const auto& [name, each] : seconds) {
+    line += (line.empty() ? "{\"" : ", \"") + name + "\": " + std::to_string(each);
+  }
+  std::printf("%s}\n", line.c_str());
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   if (argc < 2) {
-    std::fprintf(stderr, "usage: bench_store_clients PORT [CONNECTIONS [OPERATIONS]]\n");
+    std::fprintf(stderr, "usage: bench_store_clients PORT [CONNECTIONS [OPERATIONS|exchange]]\n");
     return 2;
   }
   const int port = std::atoi(argv[1]);
   const int connections = argc > 2 ? std::max(1, std::atoi(argv[2])) : 64;
-  const int operations = argc > 3 ? std::atoi(argv[3]) : 10'000;
   Clients clients{port, connections};
+  std::vector<std::pair<std::string, double>> seconds;
+  if (argc > 3 && std::string_view{argv[3]} == "exchange") {
+    if (connections > kPage && connections % kPage != 0) {
+      std::fprintf(stderr, "bench_store_clients: an exchange is of at most %d or a multiple of it\n", kPage);
+      return 2;
+    }
+    clients.run({"set", [](int connection, int) { return set(own_key(connection, 0)) + ping(); }, 4}, connections);
+    for (const auto& [kind, operations] : exchanges(connections)) {
+      seconds.emplace_back(kind.name, clients.run(kind, operations));
+    }
+    print(seconds);
+    return 0;
+  }
+  const int operations = argc > 3 ? std::atoi(argv[3]) : 10'000;
   const std::vector<Kind> kinds{
       {"ping", [](int, int) { return ping(); }, 4},
       {"set", [](int connection, int turn) { return set(own_key(connection, turn)) + ping(); }, 4},
@@ -164,11 +220,6 @@ int main(int argc, char** argv) {
       {"add", [](int, int) { return add("/counter"); }, sizeof(std::int64_t)},
       {"wait", [](int connection, int turn) { return wait(own_key(connection, turn)); }, 1},
   };
-  std::string line = "{";
-  for (const Kind& kind : kinds) {
-    const double seconds = clients.run(kind, operations);
-    if (line.size() > 1) line += ", ";
-    line += '"' + std::string{kind.name} + "\": " + std::to_string(seconds);
-  }
-  std::printf("%s}\n", line.c_str());
+  for (const Kind& kind : kinds) seconds.emplace_back(kind.name, clients.run(kind, operations));
+  print(seconds);
 }

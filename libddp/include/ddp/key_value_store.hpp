@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <ddp/bytes.hpp>
 #include <ddp/deadline.hpp>
@@ -39,7 +40,15 @@ class KeyValueStore {
   /// Throws not_found when that rank put no such key, invalid_argument for a rank outside [0, world_size()).
   virtual Bytes get(int rank, std::string_view key, Deadline deadline) = 0;
 
-  /// The same for larger values that only ranks of the same node need: they stay on the node where the transport can do
+  /// What get() gives for each rank, by rank, with its errors. For values of some KB: a c10d TCPStore takes many in one
+  /// request, where a get() of each rank by each rank would take a round trip for each pair.
+  virtual std::vector<Bytes> get_all(std::string_view key, Deadline deadline) {
+    std::vector<Bytes> values;
+    for (int rank = 0; rank < world_size(); ++rank) values.push_back(get(rank, key, deadline));
+    return values;
+  }
+
+  /// put() for larger values that only ranks of the same node need: they stay on the node where the transport can do
   /// that (PMIx: PMIX_LOCAL; PMI-2: node attributes). A pair (rank, key) is put in one of the two ways, once, and got
   /// in the same way after a fence. Whether it can be got on another node is unspecified; the call returns by the
   /// deadline.

@@ -65,10 +65,10 @@ std::shared_ptr<GroupEngine> make_world_group(WorldState& world, const BackendCh
     world.store().put(key, base::encode(PublishedRank{.address = addresses.front(),
                                                       .record = world::encode(world.record(world.rank))}));
     world.store().fence(deadline);
-    for (int rank = 0; rank < members.size(); ++rank) {
-      auto its = base::decode<PublishedRank>(world.store().get(rank, key, deadline));
+    for (int rank = 0; const Bytes& value : world.store().get_all(key, deadline)) {
+      auto its = base::decode<PublishedRank>(value);
       addresses[static_cast<std::size_t>(rank)] = std::move(its.address);
-      world.learn(rank, its.record);
+      world.learn(rank++, its.record);
     }
   }
   for (int rank = 0; rank < members.size(); ++rank) {

@@ -37,6 +37,11 @@ class SealedStore final : public KeyValueStore {
   Bytes get(int rank, std::string_view key, Deadline deadline) override {
     return opened(rank, key, store_->get(rank, key, deadline));
   }
+  std::vector<Bytes> get_all(std::string_view key, Deadline deadline) override {
+    std::vector<Bytes> values = store_->get_all(key, deadline);
+    for (int rank = 0; Bytes & value : values) value = opened(rank++, key, value);
+    return values;
+  }
   void put_on_node(std::string_view key, std::span<const std::byte> value) override {
     store_->put_on_node(key, sealed(key, value));
   }

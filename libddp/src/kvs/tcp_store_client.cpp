@@ -27,6 +27,7 @@ enum class Operation : std::uint8_t {
   add = 4,
   check = 5,
   wait = 6,
+  multi_get = 10,
   cancel_wait = 12,
   ping = 13,
 };
@@ -163,6 +164,29 @@ Bytes TcpStoreClient::get(int rank, std::string_view key, Deadline deadline) {
   return value;
 }
 
+std::vector<Bytes> TcpStoreClient::get_all(std::string_view key, Deadline deadline) {
+  check_key(key);
+  check_usable(usable_, fmt::format("getting '{}' of all ranks from the {}", key, transport()));
+  std::vector<Bytes> values;
+  values.reserve(static_cast<std::size_t>(world_size_));
+  for (int first = 0; first < world_size_; first += kPageRanks) {
+    const int last = std::min(world_size_, first + kPageRanks);
+    std::vector<std::string> names;
+    for (int rank = first; rank < last; ++rank) names.push_back(value_key(rank, key));
+    // PyTorch's server ends when it is asked for several keys of which one is missing.
+    if (!all_exist(names, deadline)) {  // one is missing, or in parts
+      for (int rank = first; rank < last; ++rank) values.push_back(get(rank, key, deadline));
+      continue;
+    }
+    Request request{Operation::multi_get};
+    request.integer(static_cast<std::uint64_t>(names.size()));
+    for (const std::string& name : names) request.key(name);
+    send(request, deadline);
+    for (const std::string& name : names) values.push_back(receive_value(name, deadline));
+  }
+  return values;
+}
+
 void TcpStoreClient::fence(Deadline deadline) {
   const std::uint64_t fence = fences_ + 1;
   const std::string attempted =
@@ -215,6 +239,10 @@ void TcpStoreClient::set(const std::string& key, std::span<const std::byte> valu
 
 Bytes TcpStoreClient::fetch(const std::string& key, Deadline deadline) {
   send(Request{Operation::get}.key(key), deadline);
+  return receive_value(key, deadline);
+}
+
+Bytes TcpStoreClient::receive_value(const std::string& key, Deadline deadline) {
   const auto size = receive<std::uint64_t>(deadline);
   if (size > kMaxServerBytes) {
     usable_ = false;
@@ -235,8 +263,13 @@ std::int64_t TcpStoreClient::add(const std::string& key, std::int64_t amount, De
   return receive<std::int64_t>(deadline);
 }
 
-bool TcpStoreClient::exists(const std::string& key, Deadline deadline) {
-  send(Request{Operation::check}.integer(std::uint64_t{1}).key(key), deadline);
+bool TcpStoreClient::exists(const std::string& key, Deadline deadline) { return all_exist({&key, 1}, deadline); }
+
+bool TcpStoreClient::all_exist(std::span<const std::string> keys, Deadline deadline) {
+  Request request{Operation::check};
+  request.integer(static_cast<std::uint64_t>(keys.size()));
+  for (const std::string& key : keys) request.key(key);
+  send(request, deadline);
   const auto answer = receive<std::uint8_t>(deadline);
   if (answer != kReady && answer != kNotReady) {
     usable_ = false;

@@ -42,17 +42,22 @@ class TcpStoreClient final : public KeyValueStore {
   void put(std::string_view key, std::span<const std::byte> value) override;
   void fence(Deadline deadline) override;
   Bytes get(int rank, std::string_view key, Deadline deadline) override;
+  /// Two requests for each kPageRanks ranks.
+  std::vector<Bytes> get_all(std::string_view key, Deadline deadline) override;
   void close() noexcept override;
 
   static constexpr std::chrono::seconds kPutTimeout{60};
   static constexpr std::chrono::seconds kConnectPatience{3};
+  static constexpr int kPageRanks = 64;
 
  private:
   void join(Deadline deadline);
   void set(const std::string& key, std::span<const std::byte> value, Deadline deadline);
   Bytes fetch(const std::string& key, Deadline deadline);
+  Bytes receive_value(const std::string& key, Deadline deadline);
   std::int64_t add(const std::string& key, std::int64_t amount, Deadline deadline);
   bool exists(const std::string& key, Deadline deadline);
+  bool all_exist(std::span<const std::string> keys, Deadline deadline);
   bool wait_until_exists(const std::string& key, Deadline deadline, Deadline cancel_deadline);
   std::vector<int> find_absent(std::uint64_t fence, Deadline deadline);
 

@@ -250,11 +250,12 @@ world::NodeMap WorldState::node_map_from_records(Deadline deadline) {
   // by the launcher's node number if there is one, else by host name in the order of first appearance
   std::vector<int> node_of;
   std::map<std::pair<int, std::string>, int> numbers;
-  for (int other = 0; other < world_size; ++other) {
-    auto& slot = records_[static_cast<std::size_t>(other)];
-    if (!slot) slot = base::decode<world::EndpointRecord>(store_->get(other, key("record"), deadline));
+  if (world_size > 1) {
+    for (int other = 0; const Bytes& its : store_->get_all(key("record"), deadline)) learn(other++, its);
+  }
+  for (const std::optional<world::EndpointRecord>& each : records_) {
     const auto identity =
-        slot->node_rank >= 0 ? std::pair{slot->node_rank, std::string()} : std::pair{-1, slot->hostname};
+        each->node_rank >= 0 ? std::pair{each->node_rank, std::string()} : std::pair{-1, each->hostname};
     node_of.push_back(numbers.emplace(identity, static_cast<int>(numbers.size())).first->second);
   }
   return world::NodeMap{std::move(node_of)};

@@ -74,6 +74,35 @@ TEST_P(TorchStore, CarriesValuesAboveTheServersLimit) {
   EXPECT_EQ(store->get(0, "large", soon()), awkward_value(0, kSize));
 }
 
+// More ranks than a page has, in one thread: what each has put is there when it has got it.
+TEST_P(TorchStore, AllRanksValuesComeInPages) {
+  constexpr int kRanks = TcpStoreClient::kPageRanks + 2;
+  constexpr int kOdd = TcpStoreClient::kPageRanks;
+  constexpr std::size_t kInParts = 5 * 1024 * 1024;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    const auto store = join(rank, kRanks);
+    store->put("k", awkward_value(rank, 100));
+    if (rank != kOdd) store->put("one-lacks-it", {});
+    store->put("one-in-parts", awkward_value(rank, rank == kOdd ? kInParts : 10));
+    EXPECT_FALSE(store->get(rank, "one-in-parts", soon()).empty());
+  }
+  const auto store = join(0, kRanks);
+  const std::vector<Bytes> values = store->get_all("k", soon());
+  const std::vector<Bytes> parted = store->get_all("one-in-parts", soon());
+  ASSERT_EQ(values.size(), kRanks);
+  ASSERT_EQ(parted.size(), kRanks);
+  for (int rank = 0; rank < kRanks; ++rank) {
+    const auto place = static_cast<std::size_t>(rank);
+    EXPECT_EQ(values[place], awkward_value(rank, 100));
+    EXPECT_EQ(parted[place], awkward_value(rank, rank == kOdd ? kInParts : 10));
+  }
+  const auto error = error_of([&] { store->get_all("one-lacks-it", soon()); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), ErrorCode::not_found);
+  EXPECT_THAT(error->attempted(), testing::HasSubstr(fmt::format("of rank {} ", kOdd)));
+  EXPECT_EQ(store->get_all("k", soon()).size(), kRanks) << "it is still usable";
+}
+
 TEST_P(TorchStore, CarriesManyKeysOverManyFences) {
   constexpr int kRanks = 3;
   run_ranks(kRanks, [&](int rank) {
@@ -264,6 +293,21 @@ TEST(TcpStoreClient, ServerThatClosesMidAnswerIsLost) {
   });
   ASSERT_TRUE(error);
   EXPECT_EQ(error->code(), ErrorCode::peer_lost);
+}
+
+TEST(TcpStoreClient, APageOfWhichOnlyAPartComesEndsAtTheDeadline) {
+  BrokenServer server{[](int fd) {
+    answer_joining(fd);
+    // CHECK of "/p/0/k" and "/p/1/k": 1 + 8 + 2 x (8 + 6) bytes. MULTI_GET: the same.
+    read_bytes(fd, 37);
+    write_value(fd, std::uint8_t{0});
+    read_bytes(fd, 37);
+    write_value(fd, std::uint64_t{1});
+    write_value(fd, 'x');
+  }};
+  TcpStoreClient store = server.join();
+  EXPECT_EQ(error_of([&] { store.get_all("k", soon(300)); })->code(), ErrorCode::timeout);
+  EXPECT_EQ(error_of([&] { store.get_all("k", soon(300)); })->code(), ErrorCode::unavailable);
 }
 
 TEST(TcpStoreClient, UnknownAnswerIsAProtocolError) {

@@ -460,15 +460,26 @@ class C10dStore final : public KeyValueStore {
                    .cause = "the rank has put no such key",
                    .ranks = {rank}}};
     }
-    const std::vector<std::uint8_t> value = store_->get(full);
-    const auto* const bytes = reinterpret_cast<const std::byte*>(value.data());
-    return {bytes, bytes + value.size()};
+    return bytes_of(store_->get(full));
+  }
+
+  std::vector<Bytes> get_all(std::string_view key, Deadline deadline) override {
+    std::vector<std::string> names;
+    for (int rank = 0; rank < world_size_; ++rank) names.push_back(name(rank, key));
+    if (!store_->hasExtendedApi() || !store_->check(names)) return KeyValueStore::get_all(key, deadline);
+    std::vector<Bytes> values;
+    for (const std::vector<std::uint8_t>& value : store_->multiGet(names)) values.push_back(bytes_of(value));
+    return values;
   }
 
   void close() noexcept override {}
 
  private:
   static std::string name(int rank, std::string_view key) { return std::to_string(rank) + "/" + std::string(key); }
+  static Bytes bytes_of(const std::vector<std::uint8_t>& value) {
+    const auto* const bytes = reinterpret_cast<const std::byte*>(value.data());
+    return {bytes, bytes + value.size()};
+  }
   static std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
   static std::chrono::milliseconds milliseconds_until(Deadline deadline) {
     // 0 would mean no limit
