@@ -50,7 +50,7 @@ def main():
                      *(mean_and_most(name) for name in ("connections_after_first", "connections")),
                      *(mean_and_most(name, 1 / 1024, 1) for name in ("shared_own_kib", "shared_mapped_kib", "own_kib")),
                      *(mean_and_most(name, 1, 1) for name in ("group_ms", "first_ms", "second_ms"))])
-    print(f"libddp's backend: {BACKEND}. Of a rank: mean, greatest; the median of {options.rounds} jobs. Connections: "
+    print(f"libddp's backend: {BACKEND}. Mean and greatest of the ranks; the median of {options.rounds} jobs. Connections: "
           "TCP, after the first all_reduce and after all operations of 64 B and 1 MiB. Memory in MiB: shared with other ranks, "
           "by its share (Pss) and as mapped; all of the process, by its share. Times in ms on an oversubscribed machine: from "
           "the end of World::init until the group is made, until its first all_reduce is done; the second all_reduce.\n")

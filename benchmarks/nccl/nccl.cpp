@@ -3,7 +3,7 @@
 //   bench_nccl issue ROUNDS          processor time of the thread that issues an all_reduce, beside bare calls: NCCL
 //   launches
 //                                    on a thread of its own, with NCCL_COMM_BLOCKING=1 within the call
-//   bench_nccl watch libddp|bare     that of the process while an operation takes long, and nobody waits for it
+//   bench_nccl watch libddp|bare     that of the process while an operation takes long, and no thread waits for it
 //   bench_nccl lose                  a rank of a job: all_reduces until one fails, and when
 //
 // Lines of JSON; times are in seconds.

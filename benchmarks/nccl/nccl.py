@@ -121,13 +121,13 @@ def main():
         return [Spread(column(rounds, "call")).scaled(1, 2), Spread(column(rounds, "events")).scaled(1, 2), Spread(ours).scaled(1, 2),
                 difference(ours, column(rounds, "call")), difference(ours, column(rounds, "events"))]
 
-    names = ["the double's `ncclAllReduce`", "the same between events, behind the caller's stream", "libddp", "libddp above `ncclAllReduce`",
+    names = ["the double's `ncclAllReduce`", "the same between events, after the caller's stream", "libddp", "libddp above `ncclAllReduce`",
              "libddp above the same between events (target: at most 5)"]
     rows = [[name, *values] for name, *values in zip(names, rows_of(issued), rows_of(blocking), rows_of(in_a_row))]
     recorder = difference(column(in_a_row, "libddp"), column(unrecorded, "libddp"))
     print(table(["", "as users run it", "NCCL_COMM_BLOCKING=1", "the same, in a row"],
                 [*rows, ["libddp with the flight recorder above libddp without", "", "", recorder]]))
-    print("\nProcessors that a process takes while an operation runs for long and nobody waits.\n")
+    print("\nProcessors that a process takes while an operation runs for long and no thread waits.\n")
     print(table(["", "processors"], [["bare calls", Spread(bare).scaled(1, 4)], ["libddp", Spread(watched).scaled(1, 4)],
                                      ["libddp's watch", Spread([a - b for a, b in zip(watched, bare)]).scaled(1, 4)]]))
     print(f"\nFrom the kill of one of {RANKS} ranks to the error, which names it, ms: first and last survivor of each round (silent: at most "
@@ -135,7 +135,7 @@ def main():
     print(table(["NCCL", "first", "last", "longest"],
                 [[name, Spread([min(each) for each in latencies]).scaled(1, 0), Spread([max(each) for each in latencies]).scaled(1, 0),
                   f"{max(max(each) for each in latencies):.0f}"]
-                 for name, latencies in (("tells (as over sockets)", losses["report"]), ("is silent (as over NVLink)", losses["silent"]))]))
+                 for name, latencies in (("reports it (as over sockets)", losses["report"]), ("is silent (as over NVLink)", losses["silent"]))]))
 
 
 if __name__ == "__main__":
