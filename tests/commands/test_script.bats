@@ -329,6 +329,8 @@ not ok 5 another
   [ "$output" = $'style\npython\npackaging tests/packaging/api_docs.bats\ncluster tests/cluster/python.bats' ]
   run -0 affected docs/reference/observability.md
   has "unit hang_test"
+  run -0 affected docs/reference/environment.md
+  has "commands tests/commands/architecture.bats tests/commands/ddp_info_env.bats tests/commands/howto.bats"
   for file in CMakeLists.txt cmake/x.cmake tests/support/x.hpp libddp/include/ddp/world.hpp something; do
     [ "$(affected tests/unit/kvs/x_test.cpp $file | wc -l)" = 10 ]
     [ "$(affected $file | grep ' ' | cut -d' ' -f1 | paste -sd,)" = asan,tsan ]
