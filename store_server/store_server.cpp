@@ -121,7 +121,8 @@ void StoreServer::Impl::take_in(base::UniqueFd fd, const Endpoint& peer) {
   if (here && !is_ours(fd.get(), peer)) return;
   if (!here && !options.key) {
     return refusals.post(fmt::format(
-        "refused a connection from {}: it is no address of this host, and the job runs on this one only", peer.text()));
+        "refused a connection from {}: it is not an address of this host, and the job runs on this host only",
+        peer.text()));
   }
   if (!here && strangers.full()) {
     refuse(numbered(*strangers.most_crowding()),

@@ -104,7 +104,8 @@ Witness::Impl::Impl(const std::string& address, std::uint16_t port, const StoreK
     end.emplace(socket.get(), key, deadline, attempted);
   } catch (const Error& error) {
     if (error.code() == ErrorCode::peer_lost)
-      throw failure(ErrorCode::conflict, attempted, "it closed the connection: it is no store of a job, or is ending");
+      throw failure(ErrorCode::conflict, attempted,
+                    "it closed the connection: it is not the store of a job, or is ending");
     if (error.code() != ErrorCode::conflict && error.code() != ErrorCode::protocol) throw;
     if (error.code() == ErrorCode::protocol) throw failure(ErrorCode::conflict, attempted, error.cause());
     throw failure(ErrorCode::conflict, attempted, "who listens there does not know this job's secret",

@@ -1,4 +1,4 @@
-// A node's witness: tells the store of another host which of this node's connections are the job's user's.
+// A node's witness reports to the store of another host which of this node's connections belong to the job's user.
 #pragma once
 
 #include <cstdint>

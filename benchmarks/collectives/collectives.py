@@ -17,7 +17,7 @@ WORLDS = (2, 4)
 
 
 def commands(binaries, ranks):
-    """Processes bind themselves, so launchers are told not to."""
+    """Processes bind themselves, so launchers must not."""
     ddprun = [str(binaries / "ddprun"), "--standalone", f"--nproc-per-node={ranks}", "--bind=none", "--no-python"]
     launchers = {
         OURS: (ddprun, {}),

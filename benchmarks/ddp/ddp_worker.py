@@ -26,7 +26,7 @@ from libddp.torch import DistributedDataParallel
 
 
 class Job:
-    """The groups of the contenders; the default one, of gloo, tells when ranks begin and how long the slowest took."""
+    """The groups of the contenders; gloo, the default one, synchronizes the ranks and finds how long the slowest took."""
 
     def __init__(self):
         dist.init_process_group("gloo", init_method="pmix://")

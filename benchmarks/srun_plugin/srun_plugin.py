@@ -57,7 +57,7 @@ def time_step(arguments):
 
 
 def time_agreement():
-    """Of the node that waits longest, in seconds."""
+    """Time of the node that waits longest, in seconds."""
     done = subprocess.run(["srun", "--ddp", "--ddp-verbose", *STEP], stdin=subprocess.DEVNULL, capture_output=True, text=True,
                           timeout=LIMIT_S)
     times = [int(found) for found in AGREEMENT.findall(done.stderr)]

@@ -71,7 +71,7 @@ def digits() -> tuple[TensorDataset, TensorDataset]:
 
 
 def accuracy(model: nn.Module, data: TensorDataset, device: torch.device) -> float:
-    """Of each rank's share of the images, added up."""
+    """Accuracy over all images; each rank evaluates its share."""
     images, labels = (part[dist.get_rank()::dist.get_world_size()].to(device) for part in data.tensors)
     model.eval()
     with torch.no_grad():

@@ -142,7 +142,7 @@ control::Connection Rendezvous::connect(const std::string& remark) const {
     const auto add = [&detail](const std::string& more) {
       if (!more.empty()) detail.hint += (detail.hint.empty() ? "" : "; ") + more;
     };
-    if (!port_taken.empty()) add(port_taken + ": choose another port if it is none of this job's ddpruns");
+    if (!port_taken.empty()) add(port_taken + ": choose another port unless it belongs to this job");
     add(remark);
     throw Error{std::move(detail)};
   }

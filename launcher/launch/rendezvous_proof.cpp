@@ -177,7 +177,7 @@ std::optional<stream::Secret> read_existing(const std::string& path) {
   if (!file) throw base::system_error(fmt::format("reading the key file '{}'", path), errno);
   struct stat found {};
   if (::fstat(file.get(), &found) != 0) throw base::system_error(fmt::format("reading the key file '{}'", path), errno);
-  if (!S_ISREG(found.st_mode)) refuse_file(path, "it is no file", "remove it; ddprun makes it anew");
+  if (!S_ISREG(found.st_mode)) refuse_file(path, "it is not a regular file", "remove it; ddprun makes it anew");
   if (found.st_uid != ::geteuid())
     refuse_file(path, fmt::format("it belongs to user {}, but this is user {}", found.st_uid, ::geteuid()),
                 "remove it; ddprun makes it anew");

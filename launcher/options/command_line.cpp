@@ -112,7 +112,7 @@ std::string remark_on_program_options(std::span<const std::string> command, std:
     if (std::find(kLauncherOptions.begin(), kLauncherOptions.end(), name) == kLauncherOptions.end()) continue;
     if (std::find(given.begin(), given.end(), name) != given.end()) return {};
     return fmt::format(
-        "'{}' stands behind the program, which gets it; ddprun's own options stand before it: ddprun {} ... {}",
+        "'{}' comes after the program, which gets it; ddprun's own options go before it: ddprun {} ... {}",
         cli::printable(word), name, cli::printable(command.front()));
   }
   return {};
@@ -160,8 +160,8 @@ constexpr std::array kVariables{
     cli::TextPair{"DDP_METRICS_PORT, DDP_METRICS_ADDRESS", "Defaults for --metrics-port and --metrics-address."},
     cli::TextPair{
         "DDP_RDZV_SECRET",
-        "Random phrase, the same on all nodes that meet at --rdzv-endpoint or --master-addr, by which they know each "
-        "other. Without it, they use munge or the user's key file; under Slurm, a secret that ddprun creates."},
+        "Random phrase by which nodes at --rdzv-endpoint or --master-addr authenticate each other; the same on all. "
+        "Without it, they use munge or the user's key file; under Slurm, a secret that ddprun creates."},
     cli::TextPair{"DDP_MUNGE_SOCKET", "Socket of munged, where it is not libmunge's default."},
     cli::TextPair{"PYTHON_EXEC", "Interpreter for scripts and modules (default: python3 or python from PATH)."},
     cli::TextPair{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "Default for --shutdown-timeout."},

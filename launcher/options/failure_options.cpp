@@ -112,7 +112,7 @@ void settle_signals(OptionDraft& draft) {
       if (in(options.forwarded_signals, signal))
         cli::reject_combination(
             fmt::format("{} is in --signals-to-handle and in --forward-signals", base::signal_name(signal)),
-            "the former end the job, the latter do not: remove it from one");
+            "remove it from one: signals to handle end the job, signals to forward do not");
     }
   }
   // A list that was given overrides a default.
@@ -158,13 +158,13 @@ void add_failure_options(OptionTable& table, OptionDraft& draft) {
                     for (const auto& name : draft.forwarded->unusable)
                       cli::reject_value(source, name, "cannot be forwarded", "leave it out");
                   });
-  table.add_value(
-      "--hang-report-after", "SECONDS",
-      "Say who hangs once no rank has made progress for this time; the job continues (default 300; 0: never).",
-      [&](const auto& source, const auto& text) {
-        const auto after = cli::parse_seconds(source, text, cli::kOneYear);
-        options.hang_report_after = after > after.zero() ? std::optional{after} : std::nullopt;
-      });
+  table.add_value("--hang-report-after", "SECONDS",
+                  "Report which rank hangs once no rank has made progress for this long; the job continues (default "
+                  "300; 0: never).",
+                  [&](const auto& source, const auto& text) {
+                    const auto after = cli::parse_seconds(source, text, cli::kOneYear);
+                    options.hang_report_after = after > after.zero() ? std::optional{after} : std::nullopt;
+                  });
   table.add_flag("--torchrun-exit-codes", "Exit status 1 for every failure, as with torchrun.",
                  options.torchrun_exit_codes);
   table

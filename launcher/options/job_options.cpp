@@ -149,7 +149,7 @@ void add_host_options(OptionTable& table, OptionDraft& draft) {
   table.begin_group("Hosts");
   table.add_value("-H,--host", "HOST[:RANKS],...",
                   "Start the ranks on these hosts, over ssh without a password: n0:2,n[1-3]:4. Without numbers, "
-                  "--nproc-per-node holds. --nnodes takes the first of them.",
+                  "--nproc-per-node holds. --nnodes takes the first hosts of the list.",
                   take_list);
   table
       .add_value(

@@ -49,9 +49,7 @@ StreamSelection parse_streams(const std::string& option, const std::string& text
 }
 
 std::set<int> parse_rank_list(const std::string& option, const std::string& text, int end) {
-  const auto allowed = [end] {
-    return fmt::format("give ranks from 0 to {} and ranges of them, as in 0,8-15", end - 1);
-  };
+  const auto allowed = [end] { return fmt::format("give ranks from 0 to {} or ranges, as in 0,8-15", end - 1); };
   std::set<int> ranks;
   for (const std::string_view part : cli::parts_of(text, ',')) {
     const auto dash = part.find('-');
@@ -169,8 +167,8 @@ void add_report_options(OptionTable& table, OptionDraft& draft) {
                  })
       .choices({"auto", "none"});
   table.add_value("--metrics-address", "ADDRESS",
-                  "Address of each node to answer at, in place of 127.0.0.1, which its own processes reach only; "
-                  "0.0.0.0: all. Anyone who can reach it can read the metrics.",
+                  "Address of each node to serve metrics at (default 127.0.0.1: this node only; 0.0.0.0: all). "
+                  "Anyone who can reach it can read the metrics.",
                   [&](const auto& source, const auto& text) {
                     draft.metrics_address = {source, text};
                   });

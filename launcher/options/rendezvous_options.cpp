@@ -85,7 +85,7 @@ const std::array kKeys{
     ConfKey{"store_type",
             [](const std::string& option, const std::string& text, RendezvousOptions&) {
               if (text != "tcp")
-                cli::reject_value(option, text, "is not supported", "nodes meet over TCP: leave it out");
+                cli::reject_value(option, text, "is not supported", "nodes rendezvous over TCP: leave it out");
             },
             ""},
     ConfKey{"close_timeout", nullptr, "a finished job is closed at once"},
@@ -199,17 +199,18 @@ void add_rendezvous_options(OptionTable& table, OptionDraft& draft) {
       .torchrun()
       .choices(kBackends);
   table
-      .add_value("--rdzv-endpoint", "HOST[:PORT]",
-                 "Name or address of the node where all meet (default port: 29500 for static, 29400 for c10d). Put an "
-                 "IPv6 address in brackets. Port 0 is any free one, for a single node.",
-                 [&](const auto& source, const auto& text) {
-                   rendezvous.endpoint_host.clear();
-                   rendezvous.endpoint_port.reset();
-                   if (cli::trimmed(text).empty()) return;
-                   Endpoint endpoint = parse_endpoint(source, text);
-                   rendezvous.endpoint_host = std::move(endpoint.host);
-                   rendezvous.endpoint_port = endpoint.port;
-                 })
+      .add_value(
+          "--rdzv-endpoint", "HOST[:PORT]",
+          "Name or address of the node to rendezvous at (default port: 29500 for static, 29400 for c10d). Put an "
+          "IPv6 address in brackets. Port 0 is any free one, for a single node.",
+          [&](const auto& source, const auto& text) {
+            rendezvous.endpoint_host.clear();
+            rendezvous.endpoint_port.reset();
+            if (cli::trimmed(text).empty()) return;
+            Endpoint endpoint = parse_endpoint(source, text);
+            rendezvous.endpoint_host = std::move(endpoint.host);
+            rendezvous.endpoint_port = endpoint.port;
+          })
       .torchrun();
   table
       .add_value("--rdzv-id", "ID",

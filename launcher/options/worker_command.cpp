@@ -88,7 +88,8 @@ std::string hint_for_name(const std::string& name) {
     return "the name ends in a carriage return: the lines of the script that calls ddprun end as on Windows (sed -i "
            "'s/\\r$//' SCRIPT)";
   for (const char* dash : {"\xe2\x80\x93", "\xe2\x80\x94", "\xe2\x88\x92"}) {
-    if (name.starts_with(dash)) return "it begins with a dash that is no '-', as documents have it: type it anew";
+    if (name.starts_with(dash))
+      return "it begins with a typographic dash instead of '-', as documents have it: type it anew";
   }
   return {};
 }

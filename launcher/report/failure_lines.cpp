@@ -40,7 +40,7 @@ void add_end(ReportLines& lines, const RankFailure& failure) {
   if (!failure.traces.oom.empty()) {
     lines.field("oom", failure.traces.oom);
   } else if (failure.end && failure.end->by_signal && failure.end->code == SIGKILL) {
-    lines.field("oom", "no OOM kill was seen; 'dmesg' and 'sacct -j JOB' perhaps tell who sent SIGKILL");
+    lines.field("oom", "no OOM kill was seen; 'dmesg' and 'sacct -j JOB' may show what sent SIGKILL");
   }
   if (!failure.traces.pmix_server.empty()) lines.field("pmix", failure.traces.pmix_server);
 }

@@ -23,7 +23,7 @@ constexpr std::size_t kMostUnkillable = 16;
 constexpr std::size_t kLongestRankList = 200;
 std::string_view first_line(std::string_view text) { return text.substr(0, text.find('\n')); }
 
-/// "ranks 1-3 ended with exit code 0, the first of them 3.2 s before the first failure".
+/// "ranks 1-3 ended with exit code 0, the first 3.2 s before the first failure".
 std::string early_text(const std::vector<EarlyEnd>& early, std::string_view event) {
   const double before = seconds(early.front().before_failure);
   if (early.size() == 1) {
@@ -35,7 +35,7 @@ std::string early_text(const std::vector<EarlyEnd>& early, std::string_view even
   std::sort(ranks.begin(), ranks.end());
   std::string names = format_ranks(ranks);
   if (names.size() > kLongestRankList) names = fmt::format("{} ranks (--report-json lists them)", ranks.size());
-  return fmt::format("{} ended with exit code 0, the first of them {:.1f} s before {}", names, before, event);
+  return fmt::format("{} ended with exit code 0, the first {:.1f} s before {}", names, before, event);
 }
 
 /// Names early ends that others may have waited for; empty if there are none.
@@ -60,13 +60,13 @@ void add_node(ReportLines& lines, int number, const NodeFailure& node) {
   lines.field("failure", shortened(node.message, kRootTracebackBytes));
 }
 
-/// "2 other ranks were ended by ddprun, 1 of them by SIGKILL."; empty if there are none.
+/// "2 other ranks were ended by ddprun, 1 by SIGKILL."; empty if there are none.
 std::string closing_line(const JobOutcome& outcome, const std::string& ended_by) {
   const int ended = outcome.ended_on_request + outcome.killed;
   if (ended == 0) return {};
   std::string line =
       fmt::format("{} {} ended by {}", plural(ended, "other rank"), ended == 1 ? "was" : "were", ended_by);
-  if (outcome.killed > 0) line += fmt::format(", {} of them by SIGKILL", outcome.killed);
+  if (outcome.killed > 0) line += fmt::format(", {} by SIGKILL", outcome.killed);
   return line + ".";
 }
 

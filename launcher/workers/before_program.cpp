@@ -20,7 +20,7 @@ std::string find_ddp_info() {
   throw ExitError{kExitNotFound,
                   {.code = ErrorCode::not_found,
                    .attempted = "preparing --dump-env",
-                   .cause = fmt::format("{} is not there", path),
+                   .cause = fmt::format("{} is missing", path),
                    .hint = "install ddp-info beside ddprun, or leave the option out"}};
 }
 

@@ -369,7 +369,7 @@ void StepAgent::answer() {
   if (!choice.warning.empty()) findings_.warning += (findings_.warning.empty() ? "" : "; ") + choice.warning;
   try {
     base::send_all(planner_.get(), framed(base::encode(findings_)), Deadline::after(std::chrono::seconds(1)),
-                   "telling what the other nodes say");
+                   "passing on the other nodes' answers");
   } catch (const std::exception&) {  // the planner has ended: its tasks start without a plan
   }
   planner_.reset();

@@ -245,7 +245,7 @@ void StepCoordinator::lost(int link, const launcher::AgentLinks::Loss& loss) {
   hang_.give_up(node.number);
   if (loss.silent && node.ended < node.ranks.size()) {
     silent_.push_back(node.host);
-    say(fmt::format("{}; of its ranks nothing more is told", loss.why));
+    say(fmt::format("{}; nothing more is known of its ranks", loss.why));
     if (log_) {
       log_->node_lost(0, {.host = node.host,
                           .node_rank = node.number,
@@ -402,7 +402,7 @@ void StepCoordinator::say_failure() {
       failure.end->by_signal ? "" : output_.exception(static_cast<std::uint32_t>(failure.name.rank));
   say(fmt::format("rank {} on {} {}{}; {}{}", failure.name.rank, failure.name.host, describe(*failure.end),
                   exception.empty() ? "" : fmt::format(" ({})", exception),
-                  options_.failure_ends_step ? "the step ends" : "the step goes on, as --kill-on-bad-exit says",
+                  options_.failure_ends_step ? "the step ends" : "the step continues, as --kill-on-bad-exit says",
                   ended_by(failure, SIGTERM) ? " (scancel, preemption and time limits send this signal to all)" : ""));
 }
 

@@ -67,7 +67,7 @@ failing='[ $RANK != 1 ] || { sleep 0.5; exit 3; }; exec sleep 97654'
     output=$(cat "$shared/out.$choice")
     [ "$status" -eq 3 ] || { echo "$choice: $status"; echo "$output"; return 1; }
     expect_all 3 "FACTS KILL="
-    expect_all 1 "rank 1 on n0 failed with exit code 3; the step goes on"
+    expect_all 1 "rank 1 on n0 failed with exit code 3; the step continues"
   done
   run on_ctl env SLURM_KILL_BAD_EXIT=0 srun --ddp -w n0,n1 -N2 -n4 sh -c "$goes_on"
   expect_all 3 "FACTS KILL=0"

@@ -159,7 +159,7 @@ expect_nothing_new() {
   [ "${#lines[@]}" -eq 3 ]
   [[ "${lines[0]}" == "libddp/include/ddp/planted.hpp:1: a public header includes \"base/log.hpp\""* ]]
   [ "${lines[1]}" = "libddp/include/ddp/planted.hpp:2: a public header includes the private <base/log.hpp>" ]
-  [ "${lines[2]}" = "libddp/include/ddp/planted.hpp:3: includes <ddp/nowhere.hpp>, which is no public header" ]
+  [ "${lines[2]}" = "libddp/include/ddp/planted.hpp:3: includes <ddp/nowhere.hpp>, which is not a public header" ]
 }
 
 @test "folders that include each other are reported, with a line for each step" {

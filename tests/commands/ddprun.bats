@@ -33,7 +33,7 @@ load ../support/ddprun_jobs
 
 @test "the program's arguments are its own" {
   [ "$("$DDPRUN" printf '%s|' --nproc-per-node 2 -- -v 2>remark)" = "--nproc-per-node|2|--|-v|" ]
-  grep -q "'--nproc-per-node' stands behind the program, which gets it" remark
+  grep -q "'--nproc-per-node' comes after the program, which gets it" remark
   run "$DDPRUN" --nproc_per_node=2 -- printf '%s|' -x
   [ "$output" = "-x|-x|" ]
 }
@@ -89,7 +89,7 @@ load ../support/ddprun_jobs
   echo "$taken_ms ms; $output"
   [ "$status" -eq 3 ]
   [ "$taken_ms" -ge 1500 ] && [ "$taken_ms" -lt 25000 ] # without the option it takes 30 s
-  [[ $output == *"1 other rank was ended by ddprun, 1 of them by SIGKILL."* ]]
+  [[ $output == *"1 other rank was ended by ddprun, 1 by SIGKILL."* ]]
   all_gone
 }
 

@@ -92,7 +92,7 @@ void use_group(ddp::World& world) {
   must_refuse([&] { group.all_reduce(complex, ddp::ReduceOp::avg, scaled).wait(); }, "prescale is for sums");
   scaled.prescale = 0;
   must_refuse([&] { group.all_reduce(complex, ddp::ReduceOp::sum, scaled).wait(); }, "a prescale of 0");
-  must_refuse([&] { group.allocate(0); }, "that is no memory");
+  must_refuse([&] { group.allocate(0); }, "the size is 0");
   const pid_t child = ::fork();
   if (child == 0) {
     try {

@@ -198,7 +198,7 @@ cli::OptionTable doctor_table(DoctorOptions& options) {
       .choices({"info", "warning", "error", "never"});
   table.add_flag("--no-job", "Ignore the launcher and the allocation: this machine alone.", options.no_job);
   table.begin_group("");
-  table.add_flag("--under-srun", "Tell statuses from those of srun.", options.under_srun);
+  table.add_flag("--under-srun", "Keep exit statuses apart from srun's.", options.under_srun);
   return table;
 }
 

@@ -118,14 +118,14 @@ cli::OptionTable env_table(EnvOptions& options) {
        .description =
            {"Shows the environment variables that matter for training: their values on every rank of the job, "
             "where these came from, whether the NCCL that would be loaded reads them, and what is wrong. Secrets "
-            "are hidden. With names: only these variables, and what is known of them."},
+            "are hidden. With names: only these variables, with all that is known about each."},
        .examples = {{"srun --mpi=pmix -N2 --ntasks-per-node=8 ddp-info env", "what the ranks of a job have"},
                     {"ddp-info env NCCL_IB_TIMEOUT", "its value, meaning and range"},
                     {"ddp-info env --diff good.json bad.json", "what differs between two jobs"},
                     {"ddp-info env --diff good.json job:4711", "the same of one that runs"},
                     {"ddp-info env --nccl libnccl.so.2 --new", "which names a new NCCL has"}},
        .exit_statuses = {{"0", "success, whatever was found"},
-                         {"1", "failure (a file, the process, a rank, the output, a NAME that nobody knows or has)"},
+                         {"1", "failure (a file, the process, a rank, the output, a NAME that is unknown and unset)"},
                          {"2", "wrong command line"}}}};
   table.add_flag("--all", "Also variables that have nothing to do with training.", options.all);
   table.add_flag("--diff",

@@ -153,7 +153,7 @@ std::vector<diagnostics::RankEnvironment> ranks_of_all_nodes(const std::string& 
     throw Error{{.code = ErrorCode::unavailable,
                  .attempted = looking_for(job),
                  .cause = fmt::format("{}", fmt::join(answers.notes, "; ")),
-                 .hint = "what some of the ranks have would not tell how jobs differ"}};
+                 .hint = "the variables of only some ranks would not show how jobs differ"}};
   }
   std::vector<diagnostics::RankEnvironment> ranks;
   for (const Bytes& message : answers.messages) {

@@ -48,7 +48,7 @@ std::string describe(const Finding& finding) {
                 ? fmt::format("  {} {} not called it\n", format_ranks(finding.others), have(finding.others))
                 : fmt::format("  {} called {}\n", format_ranks(finding.others), finding.expected);
   }
-  if (!finding.sure) text += "  nothing tells which side is wrong\n";
+  if (!finding.sure) text += "  nothing shows which side is wrong\n";
   return text;
 }
 

@@ -363,7 +363,7 @@ std::string format_explanation(const Report& report, int rank) {
     text += fmt::format("\ninterface for sockets: {} ({})\n  {}\n", plain_ascii(identity->interface.name),
                         plain_ascii(identity->interface.address), plain_ascii(identity->interface.reason));
   } else {
-    text += "\ninterface for sockets: chosen when the ranks of a job meet\n";
+    text += "\ninterface for sockets: chosen when the ranks of a job rendezvous\n";
   }
   if (!row->settings.empty()) text += "\nsettings:\n";
   for (const SettingRow& setting : row->settings) text += setting_text(setting, report.job.has_value());

@@ -159,7 +159,7 @@ std::vector<RankTrace> one_of_each_rank(std::vector<RankTrace> traces) {
                .attempted = "merging traces",
                .cause = fmt::format("'{}' and '{}' are both of rank {}", same->file, std::next(same)->file, same->rank),
                .ranks = {same->rank},
-               .hint = "leave one of each rank in the folder"}};
+               .hint = "keep one file per rank in the folder"}};
 }
 
 std::vector<double> clock_corrections(const std::vector<RankTrace>& traces) {

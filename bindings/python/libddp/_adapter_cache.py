@@ -132,7 +132,7 @@ class AdapterCache:
 
     def _judge(self, name: str, facts: os.stat_result) -> None:
         if not stat.S_ISREG(facts.st_mode):
-            raise self._not_ours(name, "is no file")
+            raise self._not_ours(name, "is not a regular file")
         if facts.st_uid not in (os.geteuid(), 0):
             raise self._not_ours(name, f"belongs to uid {facts.st_uid}")
         if facts.st_mode & _OTHERS:

@@ -14,10 +14,10 @@ def no_hook() -> None:
 
 
 class ModelHook(JoinHook):
-    """Of one model in one Join, which owns it. Dropped before post_hook(), as by an exception, it leaves the join.
+    """The hook of one model in one Join, which owns it. Dropped before post_hook(), as by an exception, it leaves the join.
 
-    held: libddp's own join of the model's ranks, which repeats what the engines of others do. It is told by torch's Join
-    who has run out, and begins when that shows that it is enabled.
+    held: libddp's own join of the model's ranks, which repeats what the engines of others do. torch's Join reports which
+    ranks have run out; held begins once that shows that the join is enabled.
     """
 
     def __init__(self, model: Joinable, held: Any) -> None:

@@ -1,4 +1,4 @@
-"""torchrun --rdzv-backend=pmix: torchrun's agents, one a node under srun --mpi=pmix and the like, meet by libddp.
+"""torchrun --rdzv-backend=pmix: torchrun's agents, one per node under srun --mpi=pmix and the like, rendezvous over libddp.
 
 torchrun finds it by the entry point torchrun.handlers. No --rdzv-endpoint is needed; nodes do not come and go.
 """
@@ -32,8 +32,8 @@ class _Handler(RendezvousHandler):
 
     def next_rendezvous(self) -> RendezvousInfo:
         if self._world is not None:
-            raise RuntimeError("torchrun's agents meet by pmix once; for restarts use ddprun --max-restarts, or let the "
-                               "launcher start the job again")
+            raise RuntimeError("torchrun's agents can rendezvous by pmix once; for restarts use ddprun --max-restarts, or let "
+                               "the launcher start the job again")
         self._world = libddp.init()
         if self._world.world_size != self._parameters.max_nodes:
             raise ValueError(f"torchrun got --nnodes={self._parameters.max_nodes}, but the launcher has started "

@@ -57,7 +57,7 @@ def _rendezvous(url: str, timeout: datetime.timedelta = _TIMEOUT, **_: Any) -> I
     _name_interface(world)
     yield meet(world, timeout), world.rank, world.world_size
     # the generator is asked again only where workers come and go
-    raise RuntimeError("pmix:// cannot meet again in the same process group; destroy it, and make another")
+    raise RuntimeError("pmix:// cannot rendezvous again in the same process group; destroy it, and make another")
 
 
 if __name__ == "__main__":  # python -m libddp.torch: what `import torch` may have imported already

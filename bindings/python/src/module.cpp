@@ -26,7 +26,7 @@ NB_MODULE(_core, module) {
   ddp::python::add_topology(module);
   ddp::python::add_environment(module);
   ddp::python::add_world(module);
-  module.def("version", &ddp::version, "Of the C++ library that is loaded.");
+  module.def("version", &ddp::version, "Version of the loaded C++ library.");
   module.def("release_dropped_objects", &ddp::python::release_dropped_objects,
              "Releases the tensors of operations that have ended. Every operation does it, too.");
   module.def("set_leak_warnings", &nb::set_leak_warnings, "on"_a, "nanobind's words at exit, for tests.");

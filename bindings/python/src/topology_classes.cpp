@@ -92,7 +92,7 @@ void add_placement(nb::module_& module) {
       });
   nb::class_<RankDevice>(module, "RankDevice", "A CUDA device of this process.")
       .def_ro("index", &RankDevice::index, "What CUDA and frameworks call it here.")
-      .def_ro("uuid", &RankDevice::uuid, "Empty where no driver tells it.")
+      .def_ro("uuid", &RankDevice::uuid, "Empty if no driver reports it.")
       .def_ro("pci_bus_id", &RankDevice::pci_bus_id)
       .def_ro("reason", &RankDevice::reason, "Why this one.");
 }

@@ -137,11 +137,11 @@ void add_samplers(nb::module_& module) {
                                   "torch.utils.data.DistributedSampler of PyTorch 2.13, for "
                                   "equal arguments. For DataLoader(sampler=). Not thread-safe.",
                                   nb::sig(DDP_SAMPLER_ARGUMENTS("pad")));
-  add_sampler<ElasticSampler>(
-      module, "ElasticSampler", "uneven",
-      "A DistributedSampler whose epoch goes on after a restart, and with another number of ranks. Call record() after "
-      "each step, store state_dict() of rank 0 with the model. Not thread-safe.",
-      nb::sig(DDP_SAMPLER_ARGUMENTS("uneven")))
+  add_sampler<ElasticSampler>(module, "ElasticSampler", "uneven",
+                              "A DistributedSampler whose epoch continues after a restart, even with another number of "
+                              "ranks. Call record() after "
+                              "each step, store state_dict() of rank 0 with the model. Not thread-safe.",
+                              nb::sig(DDP_SAMPLER_ARGUMENTS("uneven")))
       .def(
           "record", &ElasticSampler::record, "samples"_a,
           "This rank, and each other at the same time, has consumed so many samples more: the batch's size, after each "
@@ -244,9 +244,8 @@ void add_metrics(nb::module_& module) {
                 EarlyStopOptions{.patience = patience, .least_gain = least_gain, .larger_is_better = larger_is_better});
           },
           nb::kw_only(), "patience"_a = 5, "least_gain"_a = 0.0, "larger_is_better"_a = false,
-          "patience: so many values in a row that are no better end the training. least_gain: what is better by no "
-          "more "
-          "does not count.")
+          "patience: the number of values in a row without improvement that ends the training. least_gain: smaller "
+          "improvements are ignored.")
       .def("update", &agree, "group"_a, "value"_a,
            nb::sig("def update(self, group: ProcessGroup, value: float) -> bool"),
            "Notes a value, a validation's loss: whether all ranks stop now. NaN is never better. Collective.")
@@ -315,8 +314,8 @@ void add_checkpoints(nb::module_& module) {
   nb::class_<PythonCheckpoints>(
       module, "Checkpoints",
       "The checkpoints in a folder, which all ranks see and one job at a time writes to: while another one does, save "
-      "raises Conflict with the names of both. Whatever interrupts a save "
-      "leaves the former checkpoint whole; damage is found by checksums. Tensors are those of ProcessGroup, on the "
+      "raises Conflict with the names of both. An interrupted save "
+      "leaves the previous checkpoint whole; checksums reveal damage. Tensors are those of ProcessGroup, on the "
       "CPU, of "
       "any shape, by name: numpy arrays, model.state_dict().\n\n"
       "save, save_sharded and restore are collective and block, without the GIL. All ranks raise the same Error, with "

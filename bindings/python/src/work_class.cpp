@@ -78,7 +78,7 @@ void add_work(nb::module_& module) {
       .def("wait", &wait, "timeout"_a = nb::none(),
            nb::sig("def wait(self, timeout: float | datetime.timedelta | None = None) -> None"),
            "Returns when the operation has ended; raises its error. Without timeout it ends within its own limit.\n\n"
-           "timeout: seconds, after which Timeout is raised while the operation goes on.")
+           "timeout: seconds, after which Timeout is raised while the operation continues.")
       .def("done", &done, "Whether it has ended, successfully or not. Never blocks.")
       .def("exception", &exception, nb::sig("def exception(self) -> libddp._errors.Error | None"),
            "The error of an operation that has failed; None while it runs or if it succeeded. Never blocks.")
@@ -102,7 +102,7 @@ void add_work(nb::module_& module) {
         return work.work.error() ? "<libddp.Work failed>" : "<libddp.Work done>";
       });
 
-  nb::class_<CompletionQueue>(module, "CompletionQueue", "Tells an event loop which operations have ended.")
+  nb::class_<CompletionQueue>(module, "CompletionQueue", "Reports to an event loop which operations have ended.")
       .def(nb::init<>())
       .def("fileno", &CompletionQueue::fileno, "Readable while there is something to take.")
       .def(

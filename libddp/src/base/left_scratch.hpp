@@ -1,5 +1,5 @@
-// The temporary folders of ddprun that nobody uses any more, because Slurm killed all of a step's processes: the user's
-// next ddprun or ddp-step on the node removes them. launcher/pmix_server/scratch_directory.hpp makes them.
+// Removes temporary folders of ddprun left behind when Slurm killed all of a step's processes: the user's next ddprun
+// or ddp-step on the node does so. launcher/pmix_server/scratch_directory.hpp makes them.
 #pragma once
 
 #include <cstddef>

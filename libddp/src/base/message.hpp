@@ -1,5 +1,5 @@
 // Messages as bytes and back, field by field as their descriptions list them (base/message_fields.hpp): little-endian
-// numbers; enumerations and flags as a byte; texts, bytes and lists behind a 32-bit length; a byte before what is
+// numbers; enumerations and flags as a byte; texts, bytes and lists after a 32-bit length; a byte before what is
 // optional; doubles as their bits; times as nanoseconds since 1970. What a description does not allow is refused.
 #pragma once
 

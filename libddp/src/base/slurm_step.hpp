@@ -1,4 +1,4 @@
-// What Slurm and libddp's launchers tell the processes of a step in their environment.
+// Facts that Slurm and libddp's launchers put into the environment of a step's processes.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What torchrun tells each worker in its environment (LocalElasticAgent._start_workers of PyTorch): written by ddprun
+// The variables that torchrun sets for each worker (LocalElasticAgent._start_workers of PyTorch): written by ddprun
 // and by the plugin for srun, read by World.
 #pragma once
 

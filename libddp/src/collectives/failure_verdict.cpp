@@ -122,7 +122,7 @@ void describe_transfer(ErrorDetail& detail, bool receives, int waiter, int peer)
                : fmt::format("rank {} is alive but did not take it from rank {} before the deadline", peer, waiter);
   detail.ranks = {peer};
   detail.hint =
-      "the peer's call must have the same tag, element type and count; where a call is told sizes of all "
+      "the peer's call must have the same tag, element type and count; where a call takes the sizes of all "
       "ranks' parts, both ranks must give the same";
 }
 

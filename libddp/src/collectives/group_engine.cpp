@@ -245,7 +245,7 @@ std::shared_ptr<void> GroupEngine::allocate(std::size_t bytes, Deadline deadline
   const std::string attempted = fmt::format("allocating {} bytes for group '{}'", bytes, members_.name);
   const Lane& lane = device_lane(attempted);
   if (bytes == 0) {
-    throw Error{{.code = ErrorCode::invalid_argument, .attempted = attempted, .cause = "that is no memory"}};
+    throw Error{{.code = ErrorCode::invalid_argument, .attempted = attempted, .cause = "the size is 0"}};
   }
   return call_with_pauses(attempted, lane, deadline, [&](Backend& backend, const Backend::Pause& pause) {
     return backend.allocate(bytes, deadline, pause);

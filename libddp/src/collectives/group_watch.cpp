@@ -89,7 +89,7 @@ void GroupWatch::report_close() noexcept {
                                  .ranks = {own},
                                  .hint = "look at the last output of that rank"}});
   } catch (const std::exception& error) {  // they find out themselves, later
-    base::log(base::LogLevel::warning, "telling the ranks of group '{}' of its end: {}", members.name, error.what());
+    base::log(base::LogLevel::warning, "announcing the end of group '{}' to its ranks: {}", members.name, error.what());
   }
 }
 
@@ -100,7 +100,7 @@ void GroupWatch::end_group(const Error& error) noexcept {
     group_.life().fail();
     if (group_.members().channel) detector_->notify_all(verdict);
   } catch (const std::exception& failure) {  // they find out themselves, later
-    base::log(base::LogLevel::warning, "telling the ranks of group '{}' of its end: {}", group_.members().name,
+    base::log(base::LogLevel::warning, "announcing the end of group '{}' to its ranks: {}", group_.members().name,
               failure.what());
   }
 }

@@ -61,7 +61,7 @@ Driver::Driver(const base::Environment& environment) {
   }
   file_ = file_of(reinterpret_cast<void*>(driver_get_version));
   if (const CUresult code = driver_get_version(&version_); code != CUDA_SUCCESS) {
-    fail(fmt::format("{} does not tell its version", file_), fmt::format("CUresult ({})", static_cast<int>(code)),
+    fail(fmt::format("{} does not report its version", file_), fmt::format("CUresult ({})", static_cast<int>(code)),
          "does nvidia-smi work on this node?");
   }
   if (version_ < kOldest) {

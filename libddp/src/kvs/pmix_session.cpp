@@ -155,7 +155,7 @@ void PmixSession::close() noexcept {
   const auto status = leave();
   if (!status) {
     base::log(base::LogLevel::warning,
-              "leaving PMIx (PMIx_Finalize): the server has not answered within {} s; this process goes on without",
+              "leaving PMIx (PMIx_Finalize): the server has not answered within {} s; this process continues without",
               kLeaveLimit.count());
   } else if (*status != PMIX_SUCCESS) {
     base::log(base::LogLevel::warning, "leaving PMIx (PMIx_Finalize): {}", pmix_status_name(*status));

@@ -2,7 +2,7 @@
 // server supports neither publish/lookup nor events.
 //
 // All that a rank puts between two fences travels as one PMIx value, because each further key costs every rank of the
-// job about as much again. That value also tells ranks that have reached a fence from those that have not.
+// job about as much again. That value also shows which ranks have reached a fence.
 #pragma once
 
 #include <functional>

@@ -12,7 +12,7 @@
 namespace ddp {
 namespace {
 
-constexpr auto kAttempted = "sealing what ranks tell each other";
+constexpr auto kAttempted = "sealing the values that ranks exchange";
 constexpr std::size_t kNonceBytes = crypto_aead_xchacha20poly1305_ietf_NPUBBYTES;
 constexpr std::size_t kTagBytes = crypto_aead_xchacha20poly1305_ietf_ABYTES;
 

@@ -118,7 +118,7 @@ void Join::check_round(const Round& round) const {
                .attempted = kJoining,
                .cause = std::move(who) + " run out of inputs",
                .ranks = std::move(out),
-               .hint = "this is what throw_on_early_termination asks for; without it the others go on"}};
+               .hint = "this is what throw_on_early_termination asks for; without it the others continue"}};
 }
 
 void Join::announce(const Joinable& from, JoinEvent event) {

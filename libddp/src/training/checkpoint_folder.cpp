@@ -239,7 +239,7 @@ std::optional<FileGap> CheckpointFolder::gap_of(const CheckpointManifest& manife
       const int number = errno;
       const bool absent = number == ENOENT;
       return FileGap{.rank = rank,
-                     .cause = absent ? fmt::format("'{}' is not there", name)
+                     .cause = absent ? fmt::format("'{}' is missing", name)
                                      : fmt::format("'{}': {}", name, base::errno_text(number)),
                      .absent = absent};
     }

@@ -1,4 +1,4 @@
-// What each rank tells all others at wire-up: where it runs and how it is reached. At most 256 bytes, since a fence
+// What each rank sends to all others at wire-up: where it runs and how to reach it. At most 256 bytes, since a fence
 // carries every record to every node.
 #pragma once
 

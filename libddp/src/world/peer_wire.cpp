@@ -16,7 +16,7 @@ constexpr std::size_t kAnswerHeader = 4 + 1 + 4;
   throw Error{{.code = ErrorCode::protocol,
                .attempted = "reading a message between ranks",
                .cause = std::move(cause),
-               .hint = "something that is not this version of libddp talks to its port"}};
+               .hint = "another program, or another libddp version, is connecting to this port"}};
 }
 
 void check_magic(std::span<const std::byte> received) {

@@ -359,8 +359,8 @@ TEST_F(CommHooks, ModelsAreAveragedInTheStepsThatAreDue) {
 TEST_F(CommHooks, RefuseWhatMakesNoSense) {
   EXPECT_THAT(cause_of([] { power_sgd_hook({.rank = 0}); }), HasSubstr("rank 0"));
   EXPECT_THAT(cause_of([] { batched_power_sgd_hook({.orthogonalization_epsilon = -1}); }), HasSubstr("epsilon -1"));
-  EXPECT_THAT(cause_of([] { top_k_hook(0); }), HasSubstr("0 is no fraction"));
-  EXPECT_THAT(cause_of([] { top_k_hook(1.5); }), HasSubstr("1.5 is no fraction"));
+  EXPECT_THAT(cause_of([] { top_k_hook(0); }), HasSubstr("0 is not a fraction"));
+  EXPECT_THAT(cause_of([] { top_k_hook(1.5); }), HasSubstr("1.5 is not a fraction"));
   EXPECT_THAT(cause_of([] { optimizer_hook([](std::size_t, const TensorView&) {}, exact_average_hook()); }),
               HasSubstr("takes the gradients of no_sync"));
   const auto with_unused = [&](std::shared_ptr<CommHook> hook) {

@@ -287,7 +287,7 @@ TEST_F(StepCoordinatorTest, AStepThatGoesOnListsAllFailures) {
   n0->ends(0, exited(1));
   n1->ends(0, exited(2));
   const std::string said = end();
-  EXPECT_THAT(said, StartsWith("srun --ddp: rank 0 on n0 failed with exit code 1; the step goes on, as "));
+  EXPECT_THAT(said, StartsWith("srun --ddp: rank 0 on n0 failed with exit code 1; the step continues, as "));
   EXPECT_THAT(said, HasSubstr("exitcode  : 2 (pid: 0)"));
   EXPECT_THAT(said, Not(HasSubstr("ended by Slurm")));
 }

@@ -73,7 +73,7 @@ TEST(Witness, NoAnswerBeforeTheDeadline) {
 TEST(Witness, AnotherProgramAtThatPort) {
   const Error closed = error_with([](int fd) { ::shutdown(fd, SHUT_RDWR); });
   EXPECT_EQ(closed.code(), ErrorCode::conflict);
-  EXPECT_NE(closed.cause().find("it is no store of a job"), std::string::npos);
+  EXPECT_NE(closed.cause().find("it is not the store of a job"), std::string::npos);
   const Error other = error_with([](int fd) {
     const std::string bytes(100, 'x');
     base::send_all(fd, std::as_bytes(std::span{bytes}), Deadline::after(test::kPatience), "answering");

@@ -266,7 +266,7 @@ TEST(FlightReport, SaysWhatIsMissingAndWhatIsNotSure) {
             "first, in group world:\n"
             "  rank 1 has not called barrier #1: a call is missing\n"
             "  rank 0 called barrier #1\n"
-            "  nothing tells which side is wrong\n");
+            "  nothing shows which side is wrong\n");
   analysis.first->kind = Divergence::no_dump;
   analysis.first->sure = true;
   EXPECT_NE(

@@ -385,7 +385,7 @@ TEST(Explain, EveryDecisionAndSettingOfARankOfTheMachine) {
             "  It is the nearest.\n"
             "  not ib0: SYS, further than PIX\n"
             "\n"
-            "interface for sockets: chosen when the ranks of a job meet\n"
+            "interface for sockets: chosen when the ranks of a job rendezvous\n"
             "\n"
             "settings:\n"
             "  NCCL_IB_HCA=\"=mlx5_0:1,mlx5_1:1\"\n"

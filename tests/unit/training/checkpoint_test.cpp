@@ -110,7 +110,7 @@ TEST_F(CheckpointTest, IsNotCompletedOverFilesThatAreGone) {
     if (absent) fs::remove(second);
     const auto error = error_of([&] { folder.publish(manifest, nobodys); });
     ASSERT_TRUE(error);
-    EXPECT_THAT(error->cause(), HasSubstr(absent ? "is not there, which rank 1" : "bytes instead of"));
+    EXPECT_THAT(error->cause(), HasSubstr(absent ? "is missing, which rank 1" : "bytes instead of"));
     EXPECT_FALSE(fs::exists(step(8) / "manifest"));
   }
   overwrite(second, whole);
@@ -341,7 +341,7 @@ TEST_F(CheckpointTest, WithoutItsFilesIsPassedOverAndNotCounted) {
   const std::string said = testing::internal::GetCapturedStderr();
   EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << said;
   EXPECT_THAT(said, HasSubstr("/step-2': passed over step-4 ('rank-0-of-2."));
-  EXPECT_THAT(said, HasSubstr("' is not there), step-3 ('rank-1-of-2."));
+  EXPECT_THAT(said, HasSubstr("' is missing), step-3 ('rank-1-of-2."));
   EXPECT_EQ(refusal(4).code(), ErrorCode::not_found) << "asked for by its number";
   save_two(5);
   save_two(6);

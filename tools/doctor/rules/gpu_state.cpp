@@ -113,7 +113,7 @@ constexpr Rule kFabricRules[] = {
      .severity = Severity::error,
      .title = "the NVLink fabric is not ready",
      .meaning = "NCCL fails in its beginning (CUDA error 401 or 802), or CUDA itself does not start.",
-     .fix = "systemctl restart nvidia-fabricmanager, and look at its log; NCCL_NVLS_ENABLE=0 to go on without",
+     .fix = "systemctl restart nvidia-fabricmanager, and look at its log; NCCL_NVLS_ENABLE=0 to do without",
      .check = &check_fabric},
     {.id = "fabric-manager-version",
      .severity = Severity::error,
@@ -217,9 +217,8 @@ constexpr Rule kHealthRules[] = {
     {.id = "gpu-xid",
      .severity = Severity::warning,
      .title = "a GPU has failed within a day",
-     .meaning = "NVIDIA's driver has told the kernel's log of a failure that is no program's fault: memory (48, 63, "
-                "64, 92, 94, "
-                "95, 140), NVLink (74), lost from the bus (79), its own processors (62, 119, 120), start (143).",
+     .meaning = "NVIDIA's driver has logged a failure that no program caused: memory (48, 63, 64, 92, 94, 95, 140),"
+                " NVLink (74), lost from the bus (79), its own processors (62, 119, 120), start (143).",
      .fix = "nvidia-smi -q; reset it (nvidia-smi --gpu-reset -i N) or the machine, and drain the node if it comes back",
      .check = &check_xids},
     {.id = "gpu-reset",

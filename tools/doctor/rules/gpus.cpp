@@ -282,7 +282,7 @@ constexpr Rule kGpuRules[] = {
     {.id = "gpu-models",
      .severity = Severity::info,
      .title = "ranks have different GPUs",
-     .meaning = "Steps take as long as on the slowest of them.",
+     .meaning = "Steps take as long as on the slowest GPU.",
      .fix = "srun --constraint=FEATURE, to get nodes of one kind",
      .check = &check_models},
     {.id = "gpu-direct",

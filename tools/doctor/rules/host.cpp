@@ -56,7 +56,7 @@ void check_shm_size(const JobFacts& job, Findings& findings) {
   for (const NodeRecord& node : job.nodes) {
     const std::int64_t needed = std::max(kLeastShm, kShmPerRank * static_cast<std::int64_t>(node.ranks.size()));
     if (node.facts.shm_bytes < 0) {
-      findings.on_node(node, "/dev/shm is not there", "mount -t tmpfs tmpfs /dev/shm");
+      findings.on_node(node, "/dev/shm is missing", "mount -t tmpfs tmpfs /dev/shm");
     } else if (node.facts.shm_bytes < needed) {
       findings.on_node(node,
                        fmt::format("/dev/shm has {}, where {} are needed", bytes(node.facts.shm_bytes), bytes(needed)));
@@ -251,7 +251,7 @@ constexpr Rule kProcessorRules[] = {
      .title = "a cgroup throttles the processors",
      .meaning =
          "Libraries start as many threads as there are processors, use the quota up early in each period, and then "
-         "all stand still until the next: steps take irregular times.",
+         "all pause until the next: steps take irregular times.",
      .fix = "raise cpu.max or cpu.cfs_quota_us (docker --cpus, Kubernetes limits.cpu) or bind to as many processors "
             "(--cpuset-cpus)",
      .check = &check_quota},

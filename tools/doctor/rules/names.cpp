@@ -103,8 +103,7 @@ void check_master_port(const JobFacts& job, Findings& findings) {
     const std::string port = first_rank(job, node).variable("MASTER_PORT");
     findings.on_node(
         node, fmt::format("MASTER_PORT={}: another program listens there", port),
-        fmt::format("another MASTER_PORT, or leave it to srun --ddp or ddprun; ss -tlnp sport = :{} tells who it is",
-                    port));
+        fmt::format("another MASTER_PORT, or leave it to srun --ddp or ddprun; ss -tlnp sport = :{} names it", port));
   }
 }
 
@@ -149,7 +148,7 @@ constexpr Rule kNameRules[] = {
     {.id = "master-address",
      .severity = Severity::error,
      .title = "MASTER_ADDR does not lead to the first node",
-     .meaning = "Ranks of this node wait for a store that is not there, until PyTorch's timeout of several minutes.",
+     .meaning = "Ranks of this node wait for a missing store, until PyTorch's timeout of several minutes.",
      .fix =
          "MASTER_ADDR=$(scontrol show hostnames $SLURM_JOB_NODELIST | head -n 1), or leave it to srun --ddp or ddprun",
      .check = &check_master},

@@ -193,7 +193,7 @@ constexpr Rule kNcclRules[] = {
     {.id = "nccl-ras-port",
      .severity = Severity::warning,
      .title = "NCCL's RAS cannot have its port",
-     .meaning = "ncclras and ddp-info status would ask the other user's job, or nobody answers for this one.",
+     .meaning = "ncclras and ddp-info status would ask the other user's job, or get no answer for this one.",
      .fix = "NCCL_RAS_ADDR=localhost:PORT, with another port for each job on the node",
      .check = &check_ras_port},
 };

@@ -369,8 +369,8 @@ constexpr Rule kNetworkRules[] = {
      .severity = Severity::error,
      .title = "large packets get lost",
      .meaning =
-         "Both interfaces would take them, something between does not and does not say so. Connections are made, then "
-         "stand still with the first large message.",
+         "Both interfaces would take them, but something between drops them silently. Connections are made, then stall "
+         "with the first large message.",
      .fix = "raise the MTU of switches and virtual networks between the nodes, or lower that of both interfaces",
      .check = &check_packets},
     {.id = "address-duplicate",

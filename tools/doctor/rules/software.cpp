@@ -215,7 +215,7 @@ void check_foreign(const JobFacts& job, Findings& findings) {
                                     [&](const auto& each) { return each.first.starts_with(foreign.prefix); });
       if (set == rank.environment.end()) continue;
       findings.on_rank(rank,
-                       fmt::format("{} is set, but {} is not there", set->first,
+                       fmt::format("{} is set, but {} is missing", set->first,
                                    foreign.of_libfabric ? "libfabric" : "a plugin of NCCL that reads it"),
                        fmt::format("unset {}", set->first));
     }
@@ -254,8 +254,8 @@ constexpr Rule kPluginRules[] = {
      .check = &check_foreign},
     {.id = "file-missing",
      .severity = Severity::warning,
-     .title = "a variable names a file or folder that is not there",
-     .meaning = "NCCL and PyTorch go on without it: a topology is not used, a log or dump not written.",
+     .title = "a variable names a missing file or folder",
+     .meaning = "NCCL and PyTorch continue without it: a topology is not used, a log or dump not written.",
      .fix = "correct or unset the variable, or make the folder on all nodes",
      .check = &check_files},
 };

@@ -281,7 +281,9 @@ void write_flight_file(const std::string& reason, const Error* failure) noexcept
           return true;
         },
         Deadline::after(kLongestWrite));
-    if (!written) warn(fmt::format("'{}' is not written after {} s; it goes on alone", path, kLongestWrite.count()));
+    if (!written)
+      warn(fmt::format("'{}' is not written after {} s; writing continues in the background", path,
+                       kLongestWrite.count()));
   } catch (const std::exception& error) {
     warn(error.what());
   }

@@ -202,7 +202,7 @@ class DeviceExecutor final : public TensorExecutor,
         over.record(stream_.get());
         return KeptMemory::until(std::move(memory), context_, std::move(over));
       } catch (const std::exception& error) {
-        base::log(base::LogLevel::warning, "memory of gradients on CUDA device {} is kept for ever: {}",
+        base::log(base::LogLevel::warning, "memory of gradients on CUDA device {} is never freed: {}",
                   context_->device(), error.what());
       }
     }

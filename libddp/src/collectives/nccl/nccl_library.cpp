@@ -82,7 +82,7 @@ NcclLibrary::NcclLibrary(const base::NcclSurroundings& surroundings) {
   constexpr auto kLoadedRemedy = "use a PyTorch that brings NCCL 2.18 or newer: a process can use one NCCL only";
   const auto* hint = found_ == "loaded already" ? kLoadedRemedy : kRemedy;
   if (functions_.get_version == nullptr || functions_.get_version(&version_) != ncclSuccess) {
-    fail(fmt::format("{} does not tell its version", where), hint);
+    fail(fmt::format("{} does not report its version", where), hint);
   }
   if (version_ < kOldestVersion) {
     fail(fmt::format("{} is NCCL {}, which is too old", where, version_text(version_)), hint);

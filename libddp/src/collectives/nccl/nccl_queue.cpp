@@ -313,7 +313,7 @@ void NcclQueue::keep_for_ever(NcclRequest& request) noexcept {
     base::log(
         base::LogLevel::error,
         "group '{}': operations have not ended {} s after NCCL was told to abort; memory that the group was given "
-        "to keep is kept for ever",
+        "to keep is never freed",
         group_, kLongestAbort.count());
   }
   static_cast<void>(GraphKeeper::owners_of(request.operations_).release());

@@ -132,7 +132,7 @@ void RegisteredMemory::release(RegisteredMemory* memory) noexcept {
     if (memory->free()) {
       delete memory;
     } else {
-      base::log(base::LogLevel::error, "{} bytes that NCCL knows are kept for ever: its last call has not ended",
+      base::log(base::LogLevel::error, "{} bytes that NCCL knows are never freed: its last call has not ended",
                 memory->bytes_);
       keep_for_ever(memory);
     }

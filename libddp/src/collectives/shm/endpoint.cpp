@@ -95,7 +95,7 @@ base::UniqueFd connect_to(const EndpointAddress& address) {
                .cause = "its socket is closed",
                .native = base::errno_name(errno),
                .ranks = {0},
-               .hint = "the process has ended or given up; its own messages tell why"}};
+               .hint = "the process has ended or given up; its own messages say why"}};
 }
 
 bool same_user(int socket) {

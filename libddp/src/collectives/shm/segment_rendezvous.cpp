@@ -283,7 +283,7 @@ class Member {
     base::UniqueFd file;
     // A leader flooded by strangers may disconnect one of its own ranks.
     while (!ask(offer, file)) pause();
-    if (!equal(offer.secret, leader().proof)) fail(ErrorCode::protocol, "somebody else answered for the leader", {0});
+    if (!equal(offer.secret, leader().proof)) fail(ErrorCode::protocol, "another process answered for the leader", {0});
     try {
       SharedSegment segment =
           SharedSegment::open(std::move(file), {static_cast<int>(rendezvous_.addresses.size()), checked_bytes(offer)});

@@ -1,6 +1,6 @@
 // Operations among some or all ranks of a mesh, kept apart from those of its other contexts by a number in every frame.
-// Its collectives run one after the other, in the order in which they are posted; so the k-th of one rank meets the
-// k-th of every other.
+// Its collectives run one after the other, in the order in which they are posted; so the k-th of one rank matches
+// the k-th of every other.
 #pragma once
 
 #include <array>

@@ -171,7 +171,7 @@ Outbound::State Outbound::shake_hands() {
     }
   } catch (const Error& error) {
     if (error.code() == ErrorCode::peer_lost) return fail(State::broken, "it closed the connection");
-    return fail(State::gone, "what listens at its address does not belong to the group: " + error.cause());
+    return fail(State::gone, "the process listening at its address is not a member of the group: " + error.cause());
   }
 }
 

@@ -1,5 +1,5 @@
 // The connection to another rank, once both have proven themselves: a queue of messages to send, and frames that
-// arrive. Non-blocking in both directions, so that two ranks that send each other more than the sockets hold both go on
+// arrive. Non-blocking in both directions, so that two ranks that send each other more than the sockets hold both keep
 // receiving.
 #pragma once
 

@@ -238,7 +238,7 @@ void TcpMesh::whole(int rank, const Frame& frame) {
       } catch (const Error& error) {
         notice = {.outcome = Outcome::peers_failed, .ranks = {rank}, .cause = error.what()};
       }
-      const std::string cause = fmt::format("{} (told by rank {})", notice.cause, rank);
+      const std::string cause = fmt::format("{} (reported by rank {})", notice.cause, rank);
       return fail({.outcome = notice.outcome,
                    .ranks = notice.ranks,
                    .cause = cause,

@@ -1,5 +1,5 @@
-// How the connections of a mesh come and go: the lower rank of a pair connects, the higher one only when the other has
-// not come for a while, so that it learns when nobody will; and what is told when one breaks.
+// How the connections of a mesh come and go: the lower rank of a pair connects, and the higher one only after a while
+// without a connection, so that it notices if the other never will. Also reports connections that break.
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
@@ -141,8 +141,7 @@ void TcpMesh::ended(int rank, int error, bool garbage) {
     const bool awaited = peer.link.expected() != nullptr || peer.link.transfers_due != 0 || peer.link.sends();
     if (awaited) mark_lost(peer, fmt::format("rank {} has left the group", rank), {});
   } else if (garbage) {
-    mark_lost(peer, fmt::format("rank {} sent what is no frame; do all ranks run the same version of libddp?", rank),
-              {});
+    mark_lost(peer, fmt::format("rank {} sent malformed data; do all ranks run the same version of libddp?", rank), {});
   } else {
     mark_lost(peer,
               fmt::format("the connection to rank {} {}", rank,

@@ -221,7 +221,7 @@ Placement Transfers::place_announced(Peer& from, Link& link, const Frame& frame)
 Placement Transfers::place_grant(Peer& to, Link& link, const Frame& frame) {
   Transfer* const transfer = take(to.announced, frame.ordinal);
   if (transfer == nullptr) {
-    mesh_->fail_mismatch(link.rank(), fmt::format("rank {} granted what nobody asked for", link.rank()));
+    mesh_->fail_mismatch(link.rank(), fmt::format("rank {} granted a transfer that was not requested", link.rank()));
     return {.kind = Placement::Kind::refuse};
   }
   --link.transfers_due;

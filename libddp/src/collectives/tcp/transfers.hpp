@@ -1,7 +1,7 @@
 // Sends and receives of a context. They match by peer and tag, in the order in which they are posted. Small messages go
 // at once, and wait in the receiver's memory if no receive is posted yet: at most eager_window_bytes() from one peer.
-// Larger ones, and those beyond that bound, are announced and go when the receiver has a place for them. So nothing
-// that waits for its receive keeps anything behind it from being read, and tags may be received in any order.
+// Larger ones, and those beyond that bound, are announced and go when the receiver has a place for them. So a
+// message that waits for its receive never blocks later ones from being read, and tags may be received in any order.
 #pragma once
 
 #include <cstddef>

@@ -330,7 +330,7 @@ HangVerdict judge_processes(const JobObservation& job) {
   if (!stopped.empty()) return accuse(stopped, false);
   if (moving) {
     verdict.answer = HangAnswer::nothing_hangs;
-    verdict.text = "nothing hangs, as far as processes tell: some change between two looks";
+    verdict.text = "nothing hangs, as far as processes show: some change between two looks";
     return verdict;
   }
   if (!ended.empty() && alive > 0 && waiting.size() == alive) return accuse(std::move(ended), true);
@@ -346,8 +346,8 @@ HangVerdict judge_processes(const JobObservation& job) {
   }
   if (places[Place::computing].size() == alive && alive > 0) {
     verdict.answer = HangAnswer::nothing_hangs;
-    verdict.text = alive == 1 ? "nothing hangs, as far as processes tell: it computes"
-                              : "nothing hangs, as far as processes tell: all compute, or wait in a loop";
+    verdict.text = alive == 1 ? "nothing hangs, as far as processes show: it computes"
+                              : "nothing hangs, as far as processes show: all compute, or wait in a loop";
     return verdict;
   }
   for (const Place place : {Place::in_io, Place::asleep, Place::waiting}) {

@@ -1,4 +1,4 @@
-// From what nodes tell of their ranks' steps, what the event log says of the job's.
+// Turns the nodes' reports on their ranks' steps into what the event log says of the job's.
 #pragma once
 
 #include <cstdint>

@@ -79,7 +79,7 @@ class TopKHook final : public hooks::FloatHook {
   explicit TopKHook(double fraction) : fraction_(fraction) {
     if (fraction > 0 && fraction <= 1) return;
     base::throw_invalid_argument("making a hook that sends the largest elements",
-                                 fmt::format("{} is no fraction of them", fraction), "give one in (0, 1]");
+                                 fmt::format("{} is not a fraction", fraction), "give one in (0, 1]");
   }
   std::string name() const override { return fmt::format("top-k: {}", fraction_); }
   bool needs_all_parameters() const override { return true; }

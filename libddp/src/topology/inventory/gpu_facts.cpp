@@ -136,7 +136,7 @@ std::vector<PciGpu> find_gpus(const fs::path& sys) {
 std::string why_closed(const fs::path& file, std::string_view name) {
   if (::faccessat(AT_FDCWD, file.c_str(), R_OK | W_OK, AT_EACCESS) == 0) return {};
   const int number = errno;
-  if (number == ENOENT) return fmt::format("no device file: {} is not there", name);
+  if (number == ENOENT) return fmt::format("no device file: {} is missing", name);
   return fmt::format("its device file {} may not be opened ({})", name, base::errno_name(number));
 }
 

@@ -167,7 +167,7 @@ std::vector<NicChoice> assign_nics(const Topology& topology, const std::vector<G
   std::vector<std::string> owner;
   for (const auto& ranks : users) {
     owner.push_back(ranks.empty()
-                        ? "there are not enough of them for all ranks"
+                        ? "there are not enough for all ranks"
                         : fmt::format("local {} {} it", format_ranks(ranks), ranks.size() == 1 ? "has" : "have"));
   }
   const auto name = [&](int i) { return topology.nics()[at(training.nics[at(i)])].name(); };

@@ -128,8 +128,9 @@ TEST(NcclLibrary, SaysWhatWasTriedAndWhere) {
               HasSubstr("is NCCL 2.17.3, which is too old"));
   EXPECT_THAT(problem(surroundings({{"DDP_NCCL_LIBRARY", library("partial")}})),
               HasSubstr("NCCL 2.18.5, has no ncclGetUniqueId, ncclGetErrorString"));
-  EXPECT_THAT(problem(surroundings({{"DDP_NCCL_LIBRARY", library("silent")}})), HasSubstr("does not tell its version"));
-  EXPECT_THAT(problem(surroundings({{"DDP_NCCL_LIBRARY", library("mute")}})), HasSubstr("does not tell its version"));
+  EXPECT_THAT(problem(surroundings({{"DDP_NCCL_LIBRARY", library("silent")}})),
+              HasSubstr("does not report its version"));
+  EXPECT_THAT(problem(surroundings({{"DDP_NCCL_LIBRARY", library("mute")}})), HasSubstr("does not report its version"));
   // A library that PyTorch could have inside, but has not, is no answer.
   EXPECT_THAT(problem(surroundings({{"DDP_NCCL_LIBRARY", library("old")}}, {"/nowhere/libtorch_cuda.so"})),
               HasSubstr("2.17.3"));

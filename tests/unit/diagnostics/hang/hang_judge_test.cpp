@@ -225,7 +225,7 @@ TEST(HangJudge, WithoutRecordersProcessesTell) {
        HangAnswer::cannot_tell,
        {},
        "cannot tell: all ranks wait"},
-      {"all compute", {loop(0), loop(1)}, HangAnswer::nothing_hangs, {}, "nothing hangs, as far as processes tell"},
+      {"all compute", {loop(0), loop(1)}, HangAnswer::nothing_hangs, {}, "nothing hangs, as far as processes show"},
       {"one moves",
        {plain(0, 2, 'S', "futex"), plain(1, 2, 'S', "read", 0.1, false)},
        HangAnswer::nothing_hangs,

@@ -252,7 +252,7 @@ TEST_F(KeyFileTest, WhatIsNoKeyIsRefusedAndNotShown) {
   EXPECT_THAT(refusal(), HasSubstr("symbolic link"));
   fs::remove(path_);
   fs::create_directory(path_);
-  EXPECT_THAT(refusal(), HasSubstr("it is no file"));
+  EXPECT_THAT(refusal(), HasSubstr("it is not a regular file"));
 }
 
 TEST_F(KeyFileTest, AHomeThatCannotBeWrittenIsNamedWithTheError) {

@@ -246,7 +246,7 @@ std::string remark(const Words& command, const Words& given = {}) { return remar
 
 TEST(MisplacedWords, OptionsOfLaunchersBehindTheProgramAreRemarkedOn) {
   EXPECT_THAT(remark({"train.py", "--nproc-per-node", "2"}),
-              AllOf(HasSubstr("'--nproc-per-node' stands behind the program"), HasSubstr("ddprun --nproc-per-node")));
+              AllOf(HasSubstr("'--nproc-per-node' comes after the program"), HasSubstr("ddprun --nproc-per-node")));
   EXPECT_THAT(remark({"train.py", "--lr", "1", "--nproc_per_node=2"}), HasSubstr("'--nproc_per_node=2'"));
   EXPECT_THAT(remark({"python", "train.py", "--nnodes=2"}), HasSubstr("--nnodes"));
 }

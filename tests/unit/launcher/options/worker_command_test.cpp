@@ -286,7 +286,7 @@ TEST_F(ProgramLookup, APathIsTakenAsItIs) {
 TEST_F(ProgramLookup, NamesThatOtherProgramsHaveSpoiltAreExplained) {
   EXPECT_EQ(status_of("tool\r", "/bin", "'tool\\r'"), kExitNotFound);
   EXPECT_EQ(status_of("./tool.py\r", "/bin", "carriage return"), kExitNotFound);
-  EXPECT_EQ(status_of("\xe2\x80\x93nproc-per-node", "/bin", "a dash that is no '-'"), kExitNotFound);
+  EXPECT_EQ(status_of("\xe2\x80\x93nproc-per-node", "/bin", "a typographic dash instead of '-'"), kExitNotFound);
   EXPECT_EQ(status_of("\xe2\x80\x94nnodes", "/bin", "type it anew"), kExitNotFound);
 }
 

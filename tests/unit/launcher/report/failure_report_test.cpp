@@ -74,7 +74,7 @@ TEST(FailureReport, RootCauseComesFirst) {
   EXPECT_LT(text.find("Root Cause"), text.find("rank      : 3 (local_rank: 3)"));
   EXPECT_LT(text.find("exitcode  : 85 (pid: 103)"), text.find("Other Failures:"));
   EXPECT_LT(text.find("Other Failures:"), text.find("rank      : 0 "));
-  EXPECT_THAT(text, HasSubstr("2 other ranks were ended by ddprun, 1 of them by SIGKILL."));
+  EXPECT_THAT(text, HasSubstr("2 other ranks were ended by ddprun, 1 by SIGKILL."));
   EXPECT_THAT(text, Not(HasSubstr("NO_OTHER_FAILURES")));
 }
 
@@ -92,7 +92,7 @@ TEST(FailureReport, ARankThatEndedEarlyIsNamedBelowTheRootCause) {
   outcome.early.push_back(early(3, milliseconds(100)));
   outcome.early.push_back(early(2, milliseconds(50)));
   EXPECT_THAT(format_failure_report(outcome, kContext),
-              HasSubstr("Ended early: ranks 1-3 ended with exit code 0, the first of them 3.2 s before the first "
+              HasSubstr("Ended early: ranks 1-3 ended with exit code 0, the first 3.2 s before the first "
                         "failure; the others may have waited for them.\n"));
   for (int rank = 5; rank < 4096; rank += 2) outcome.early.push_back(early(rank, milliseconds(1)));
   EXPECT_THAT(format_failure_report(outcome, kContext),

@@ -140,7 +140,7 @@ TEST_F(GpuFactsTest, AmdAndIntelGpusNeedOneUsableRenderNode) {
   EXPECT_THAT(fact("0000:41:00.0").hidden_reason, HasSubstr("no render node"));
   root.folder(amd / "drm/card1");
   root.folder(amd / "drm/renderD128");
-  EXPECT_EQ(fact("0000:41:00.0").hidden_reason, "no device file: /dev/dri/renderD128 is not there");
+  EXPECT_EQ(fact("0000:41:00.0").hidden_reason, "no device file: /dev/dri/renderD128 is missing");
   root.folder(amd / "drm/renderD129");
   root.write("dev/dri/renderD129", "");
   EXPECT_TRUE(fact("0000:41:00.0").visible);

@@ -100,7 +100,7 @@ TEST(NicAssignment, FurtherNicsAreOnlyForRanksThatNeedNotShareThem) {
   EXPECT_EQ(nics_of(nic_placements(parts, 2)), (Nics{{0}, {1}})) << "the third one would be one rank's advantage";
   EXPECT_THAT(nic_placements(parts, 2)[0].decisions[1].alternatives,
               ElementsAre("ib1 (mlx5_1): NODE as well, but local rank 1 has it",
-                          "ib2 (mlx5_2): NODE as well, but there are not enough of them for all ranks"));
+                          "ib2 (mlx5_2): NODE as well, but there are not enough for all ranks"));
   ddp::test::add_nic(parts, ddp::test::near_numa_node(parts, 0, {60, 160}));
   EXPECT_EQ(nics_of(nic_placements(parts, 2)), (Nics{{0, 2}, {1, 3}}));
 }

@@ -23,8 +23,8 @@ inline Device device_of(const at::Device& device) noexcept {
   return {.type = DeviceType::cuda, .index = device.index()};
 }
 
-/// As libddp takes it: with the cudaStream_t. Throws Error(unavailable) where libtorch does not tell that; PyTorch 2.11
-/// and later do. @tparam TorchStream c10::Stream, whose members depend on the version
+/// The stream with its cudaStream_t, as libddp takes it. Throws Error(unavailable) if libtorch does not expose it, as
+/// before PyTorch 2.11. @tparam TorchStream c10::Stream, whose members depend on the version
 template <class TorchStream>
 Stream stream_of(const TorchStream& stream) {
   if constexpr (requires { stream.native_handle(); }) {
@@ -33,7 +33,7 @@ Stream stream_of(const TorchStream& stream) {
     throw Error{
         {.code = ErrorCode::unavailable,
          .attempted = "using a tensor on a CUDA device",
-         .cause = "this PyTorch does not tell the CUDA streams of its own",
+         .cause = "this PyTorch does not expose its CUDA streams",
          .hint = "take PyTorch 2.11 or newer, or a backend of its own for CUDA tensors: \"cpu:ddp,cuda:nccl\""}};
   }
 }
@@ -132,8 +132,8 @@ inline std::shared_ptr<const void> owner_of(std::vector<at::Tensor> tensors) {
 
 using RunInterruptibly = void (*)(std::function<void()> wait);
 
-/// Runs what may wait long, maybe on another thread, and throws its exception, or one of its own: then the wait goes
-/// on, so that it must own all that it uses. Null: it is called as it is. Set once, before any operation.
+/// Runs a wait that may take long, perhaps on another thread, and throws its exception, or one of its own: then the
+/// wait continues, so it must own all that it uses. Null: it is called directly. Set once, before any operation.
 inline std::atomic<RunInterruptibly> run_interruptibly{nullptr};
 
 inline void interruptible(std::function<void()> wait) {

@@ -193,9 +193,9 @@ class DistributedDataParallelImpl : public ::torch::nn::Module {
     averager_->change_group(std::move(group));
   }
 
-  /// What PyTorch's DDP logging data tell, and more. Not while a backward pass runs.
+  /// PyTorch's DDP logging data, and more. Do not call while a backward pass runs.
   DdpLog log() const { return averager_->reducer().log(); }
-  /// From the next step on notes the times of each bucket in so many steps; forgets an earlier trace.
+  /// Records the times of each bucket in this many steps, beginning with the next; discards an earlier trace.
   void trace(std::size_t steps) { averager_->reducer().trace(steps); }
   /// For Perfetto (https://ui.perfetto.dev) and chrome://tracing. Not while a backward pass runs.
   std::string trace_json() const { return averager_->reducer().trace_json(); }
