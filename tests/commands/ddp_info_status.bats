@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# ddp-info status names who hangs, from outside: in programs of libddp and in others.
+# ddp-info status names the rank that hangs, from outside: in programs with and without libddp.
 
 load ../support/ddprun_jobs
 
@@ -13,7 +13,7 @@ setup() {
 # Hangs on purpose, DDP_HANG_ROUNDS times each (1): a longer run counts how often the right rank is named.
 rounds=${DDP_HANG_ROUNDS:-1}
 
-# What rank 1 does for ever in turn, each until it is told to go on (SIGUSR1): functions of these lines of Python.
+# What rank 1 does forever, one after the other, each until SIGUSR1: functions with these lines of Python.
 works() {
   cat <<'END'
 import ctypes, fcntl, mmap, os, signal, socket, time
@@ -41,7 +41,7 @@ def swap():
             time.sleep(0.01)
 
 def swap_out():
-    # More than its memory cgroup allows, which is on the swap file by turns.
+    # Uses more than its memory cgroup allows, which moves to the swap file in turns.
     with open(os.environ["LITTLE_MEMORY"] + "/cgroup.procs", "w") as file:
         file.write(str(os.getpid()))
     pages = bytearray(64 << 20)
@@ -116,7 +116,7 @@ torch_python() {
 
 ready() { [ "$(grep -c READY out)" -eq "$1" ]; }
 
-# says STATUS WORDS [ARGUMENT]...: what the first line is, as soon as all have come to rest.
+# says STATUS WORDS [ARGUMENT]...: expects this first line, once all ranks have come to rest.
 says() {
   local expected=$1 words=$2
   shift 2
@@ -125,7 +125,7 @@ says() {
   [ "$status" -eq "$expected" ] && [[ $(head -n 1 report) == $words ]]
 }
 
-# The same, within a minute. In a longer run every verdict counts: none may name another rank first.
+# The same within a minute. In a longer run every verdict counts: none may name another rank first.
 finds() {
   local named='rank ([0-9]+)' right= turns=0
   [[ $2 =~ $named ]] && right=${BASH_REMATCH[1]}
@@ -139,7 +139,7 @@ finds() {
   done
 }
 
-# end: the job is of no more use.
+# end: the job is no longer needed.
 end() {
   kill -KILL "$launcher"
   wait "$launcher" || true
@@ -388,13 +388,13 @@ END
   [[ $output != *rank\ 1* && $output != *all_reduce* ]] || { echo "$output"; return 1; }
   run -2 "${as_another[@]}" "$info" status "$launcher"
   [[ $output != *rank\ 1* && $output != *all_reduce* ]] || { echo "$output"; return 1; }
-  # Beside root's job it finds its own.
+  # Next to root's job it finds its own.
   mkdir -m 777 other
   "${as_another[@]}" RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 HOME="$PWD/other" sleep 1000 3>&- &
   echo $! >"$NOTES/pid.sleep"
   "${as_another[@]}" "$info" status --after 0.5 >report || [ $? -le 2 ]
   grep -q 'rank 0 (.*)' report || { cat report; return 1; }
   ! grep -qE 'all_reduce|rank 1|ranks 0' report || { cat report; return 1; }
-  # Root's own question is answered.
+  # Root's own question gets an answer.
   finds 1 "rank 1 is asleep*"
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# Where the output of ranks goes: files, the console, filters, and what happens when one of them cannot take it.
+# Where ranks' output goes: files, the console, filters, and what happens if one of these cannot take it.
 
 load ../support/ddprun_jobs
 
@@ -223,7 +223,7 @@ print()' >out
   }
   whole out
   whole tee
-  # The check does find a line that is missing, torn, or twice there.
+  # The check does find a line that is missing, torn, or duplicated.
   for edit in 100000d '500s/ .*//' 128000p; do
     sed "$edit" tee >broken
     run -1 whole broken
@@ -233,7 +233,7 @@ print()' >out
 }
 
 @test "a reader that stops for a while loses nothing; one that goes away does no harm" {
-  # 4 MB are more than the pipes and ddprun hold, so that the ranks must wait for the reader.
+  # 4 MB exceed what the pipes and ddprun hold, so the ranks must wait for the reader.
   status=0
   { "$DDPRUN" --nproc-per-node 4 -t 1 --log-dir logs0 sh -c 'seq -f "%08g" 125000; touch "$NOTES/done.$RANK"'; echo "$?" >code; } | {
     read -r first
@@ -265,7 +265,7 @@ while chunk := os.read(0, int(sys.argv[1])):
 }
 
 @test "a slow reader gets everything, however long that takes after the end of the ranks" {
-  # 1.1 MB, of which ddprun holds the most when the rank ends: 12 s and more.
+  # 1.1 MB, most of which ddprun holds when the rank ends: 12 s and more.
   { "$DDPRUN" -t 1 --log-dir logs --no-python seq 60000 2>err; echo "$?" >code; } | slow_reader 8000 >out
   cat err
   [ "$(cat code)" -eq 0 ]
@@ -289,7 +289,7 @@ while chunk := os.read(0, int(sys.argv[1])):
 }
 
 @test "a reader that never reads does not hold up the end that a signal wants" {
-  # The ranks have ended by themselves, or run: in both cases with more output than the pipe holds.
+  # The ranks have ended by themselves, or still run: in both cases with more output than the pipe holds.
   local last pid pipe readers=()
   for last in 'exit 7' 'exec sleep 1000'; do
     pipe=pipe.${#readers[@]}
@@ -360,11 +360,11 @@ assert outer["extraInfo"]["timestamp"] == "1700000000", outer
 error = json.load(open("report.json"))["failures"][0]["error"]
 assert error["message"] == "ValueError: bad batch" and error["time"] == "2023-11-14T22:13:20.000Z", error
 PYTHON
-  # A launcher in a rank: its root cause is the outer one's, too.
+  # A launcher in a rank: the outer one reports its root cause, too.
   run "$DDPRUN" --log-dir logs2 sh -c '"$DDPRUN" --nproc-per-node 2 fails.py'
   [ "$status" -eq 9 ]
   grep -q '"errorCode":9' logs2/none_*/attempt_0/0/error.json
-  # What is no error file is shown as it is.
+  # A malformed error file is shown unchanged.
   run "$DDPRUN" sh -c 'echo "{broken" >"$TORCHELASTIC_ERROR_FILE"; exit 4'
   [ "$status" -eq 4 ]
   [[ $output == *"traceback : {broken"* ]]

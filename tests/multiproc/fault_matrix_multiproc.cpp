@@ -1,5 +1,5 @@
 // A rank is killed or stopped at each point of a group's life, as a leader and as a member of its memory domain, with
-// all ranks in one domain and in two that TCP joins: all survivors name it and nobody else, and go on in a new group.
+// all ranks in one domain and in two that TCP joins: all survivors name that rank only, and continue in a new group.
 #include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
@@ -46,12 +46,13 @@ bool fits(Kinds kinds, OperationKind kind) {
       return kind == OperationKind::all_reduce || kind == OperationKind::all_gather || kind == OperationKind::barrier ||
              kind == OperationKind::reduce_scatter || kind == OperationKind::all_to_all;
     case Kinds::bytes: return kind != OperationKind::barrier;
-    case Kinds::collectives: return kind != OperationKind::recv;  // of messages, each waits for its neighbour alone
+    case Kinds::collectives: return kind != OperationKind::recv;  // each message waits for its neighbour alone
     default: return true;
   }
 }
 
-/// By hand, for tables: DDP_FAULT_ROUNDS of other operations each, one case at a time, so that nothing disturbs it.
+/// By hand, for tables: DDP_FAULT_ROUNDS with different operations each, one case at a time, so that nothing disturbs
+/// it.
 int rounds() {
   const char* const text = std::getenv("DDP_FAULT_ROUNDS");
   return text == nullptr ? 1 : std::atoi(text);
@@ -84,7 +85,7 @@ class Job {
     ::munmap(table_, sizeof(Table));
   }
 
-  /// Of the survivors, and of a victim that was stopped, once the others are through with the first group.
+  /// Of the survivors, and of a stopped victim, once the others are through with the first group.
   bool ended() {
     bool all = true;
     bool others = true;
@@ -100,7 +101,7 @@ class Job {
     return all;
   }
 
-  /// When the last survivor knew, from the fall, or from its call if that came later; -1 where none had to.
+  /// When the last survivor knew, counted from the fault, or from its call if that came later; -1 where none had to.
   struct Times {
     double same_domain_ms = -1;
     double others_ms = -1;
@@ -121,7 +122,7 @@ class Job {
       const bool unknown = case_.signal == SIGSTOP && point <= Point::connecting;
       const bool timeout = point == Point::slow || (unknown && row.code == ErrorCode::timeout);
       EXPECT_EQ(row.code, timeout ? ErrorCode::timeout : ErrorCode::peer_lost) << where;
-      // a member cannot tell who is missing where its leader is stopped before it can say so
+      // a member cannot know which rank is missing if its leader is stopped before it can say so
       if (!unknown || row.blamed != 0) {
         EXPECT_EQ(row.blamed, 1U << static_cast<unsigned>(case_.victim)) << where;
       }
@@ -153,7 +154,7 @@ class Cases {
         }
       }
     }
-    // with what is there already, all operations
+    // with what is already there, all operations
     const PointRow& polled = kPoints[static_cast<std::size_t>(Point::polled)];
     while (signal == SIGKILL && polled_ < static_cast<std::size_t>(round) + kExchangeKinds.size()) {
       add(polled, polled_ % 2 == 0 ? 0 : 3, 1);
@@ -180,17 +181,17 @@ class Cases {
 
   int signal_;
   std::size_t next_;
-  std::size_t polled_;  ///< the same, of Point::polled
+  std::size_t polled_;  ///< the same, for Point::polled
   std::vector<Case> cases_;
 };
 
-/// What one domain, or the others, took to know of each fall at a point.
+/// How long one domain, or the others, took to notice each fault at a point.
 struct Measured {
   std::vector<double> same_domain_ms;
   std::vector<double> others_ms;
 };
 
-/// @param width cases at a time.
+/// @param width cases in parallel.
 void run_all(const std::vector<Case>& cases, std::size_t width, std::map<Point, Measured>& measured) {
   for (std::size_t first = 0; first < cases.size(); first += width) {
     std::vector<std::pair<Case, std::unique_ptr<Job>>> jobs;
@@ -220,13 +221,13 @@ double most(const std::vector<double>& values) {
   return values.empty() ? 0 : *std::max_element(values.begin(), values.end());
 }
 
-/// Of deaths: all times at once, and a row for each point.
+/// Of deaths: all times at once, and a row per point.
 Measured summary(const std::map<Point, Measured>& measured) {
   Measured all;
   std::printf(
       "| falls | times | same domain: median | max | other domains: median | max |\n|:--|--:|--:|--:|--:|--:|\n");
   for (const auto& [point, times] : measured) {
-    if (point > Point::polled) continue;  // nobody was killed in an operation
+    if (point > Point::polled) continue;  // no rank was killed in an operation
     const auto& [near, far] = times;
     std::printf("| %s | %zu | %.0f | %.0f | %.0f | %.0f |\n", kPoints[static_cast<std::size_t>(point)].name,
                 std::max(near.size(), far.size()), median(near), most(near), median(far), most(far));
@@ -246,8 +247,8 @@ TEST(FaultMatrix, KilledIsNamedByAllAtOnce) {
   RecordProperty("same_domain_most_ms", std::to_string(most(all.same_domain_ms)));
   RecordProperty("others_median_ms", std::to_string(median(all.others_ms)));
   RecordProperty("others_most_ms", std::to_string(most(all.others_ms)));
-  // On a machine with nothing else to do all are below 100 ms within a domain, and a second between domains. Here 32
-  // processes and the tests of other stages share it.
+  // On an idle machine all are below 100 ms within a domain, and below a second between domains. Here 32 processes and
+  // the tests of other stages share it.
   EXPECT_LT(median(all.same_domain_ms), kSanitized ? 5000 : 500);
   EXPECT_LT(median(all.others_ms), kSanitized ? 5000 : 1000);
   EXPECT_LT(most(all.same_domain_ms), 10'000);
@@ -263,8 +264,8 @@ TEST(FaultMatrix, StoppedIsNamedByAllAtTheDeadlineAndToldFromSlow) {
 
 }  // namespace
 
-// The network between two hosts of a job is cut, with nothing said by either end: the ranks of each name those of the
-// other in time, and go on without them. The hosts are network namespaces.
+// The network between two hosts of a job is cut silently: the ranks on each host name those on the other in time, and
+// continue without them. The hosts are network namespaces.
 
 namespace {
 
@@ -307,7 +308,7 @@ class TwoHosts {
     const base::UniqueFd space(::open(("/proc/" + std::to_string(other_) + "/ns/net").c_str(), O_RDONLY | O_CLOEXEC));
     if (::setns(space.get(), CLONE_NEWNET) != 0) ::_exit(1);
   }
-  /// Neither end hears anything from then on.
+  /// From then on, neither end hears anything.
   bool cut() const { return there("ip link set there down"); }
 
  private:

@@ -1,5 +1,5 @@
-// A process that is one rank of a group over the host backend, and falls at a given point of the group's life; and what
-// it tells the test.
+// A process that is one rank of a group over the host backend, and dies or stops at a given point of the group's life;
+// and what it reports to the test.
 #pragma once
 
 #include <signal.h>
@@ -31,34 +31,33 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
 inline constexpr int kRanks = 4;
-inline constexpr std::uint64_t kFallsIn = 3;  // operation
-/// By this operation the victim has come to its point.
+inline constexpr std::uint64_t kFallsIn = 3;  // operation number
+/// By this operation the victim has reached its point.
 inline constexpr std::uint64_t kFallsBy = 60;
 
 using ::ddp::test::kSanitized;
-/// Of operations that a stopped rank holds up: what starved ranks still keep.
+/// For operations that a stopped rank delays: enough even for starved ranks.
 inline constexpr std::chrono::milliseconds kLimit{kSanitized ? 6000 : 3000};
-/// Values of an operation that goes in several parts: two segments between domains or more, dozens of blocks within
-/// one.
+/// Values of an operation in several parts: two or more segments between domains, dozens of blocks within one.
 inline constexpr std::size_t kLargeCount = kSanitized ? 150'000 : 300'000;
 /// Operations of the survivors' group.
 inline constexpr std::uint64_t kLaterOperations = 6;
 
-/// Where the victim falls.
+/// Where the victim dies or stops.
 enum class Point {
   before_connecting,  // its address is known
-  connecting,         // its leader knows it, and it has no memory yet
+  connecting,         // its leader knows it, but it has no memory yet
   idle,               // between two operations
-  before_post,        // called, and not begun
-  waiting,            // for a rank that is late
+  before_post,        // called, but not begun
+  waiting,            // for a late rank
   before_show,
   before_reduce,
   in_copy_out,
-  between_stages,  // of an operation over both parts: one is over, and what it makes possible has not begun
-  in_transfer,     // half of what it sends over TCP has gone
-  polled,          // some way into an operation, another way in each case
+  between_stages,  // of an operation over both parts: one is over, and the next has not begun
+  in_transfer,     // half of what it sends over TCP is sent
+  polled,          // somewhere in an operation, at a different place in each case
   closing,
-  leaves,   // closes the group while the others wait for it, and lives
+  leaves,   // closes the group while the others wait for it, and lives on
   aborts,   // the same in the middle of an operation
   slow,     // lives, and calls nothing
   nowhere,  // the network between the domains is cut
@@ -71,7 +70,7 @@ enum class Kinds {
   collectives,
   all,
 };
-/// With its name, and how it happens.
+/// A point's name, and how its fault happens.
 struct PointRow {
   Point point;
   const char* name;
@@ -85,7 +84,7 @@ struct Case {
   PointRow at;
   int signal;
   int victim;                                                      ///< 0 leads its domain, 3 does not
-  int domains;                                                     ///< over which ranks are dealt in turn
+  int domains;                                                     ///< the ranks are dealt to these in turn
   OperationKind kind = OperationKind::all_reduce;                  ///< as in kExchangeKinds
   int polls = 1;                                                   ///< of Point::polled
   std::array<const char*, 2> addresses{"127.0.0.1", "127.0.0.1"};  ///< of the domains
@@ -99,7 +98,7 @@ struct Case {
   }
 };
 
-/// What a rank tells the others and the test, in memory of theirs.
+/// What a rank reports to the others and the test, in shared memory.
 struct Row {
   struct Address {
     std::array<std::byte, 1024> backend;
@@ -111,19 +110,19 @@ struct Row {
   std::array<Address, 2> groups;
   ErrorCode code;
   std::array<char, 300> text;
-  std::uint32_t blamed;  ///< a bit a rank
+  std::uint32_t blamed;  ///< one bit per rank
   steady_clock::duration at;
   steady_clock::duration called;  ///< the last operation
   std::atomic<int> rounds;
   std::array<char, 300> trouble;
-  std::atomic<bool> failed;  ///< the first group has, or is closed
+  std::atomic<bool> failed;  ///< the first group has failed, or is closed
 };
 struct Table {
   std::array<Row, kRanks> rows;
   std::atomic<steady_clock::duration::rep> fell;
 };
 
-/// Falls at points that the host backend does not have.
+/// Fails at points that the host backend does not have.
 class FallingBackend final : public Backend {
  public:
   FallingBackend(std::unique_ptr<Backend> inner, std::function<void(Point)> pass)
@@ -150,7 +149,7 @@ class FallingBackend final : public Backend {
   }
 
  private:
-  /// One is enough: ranks wait for each operation.
+  /// One suffices: ranks wait for each operation.
   struct FallingRequest final : Request {
     explicit FallingRequest(const std::function<void(Point)>& passes) : pass(passes) {}
     void post() noexcept override { inner->post(); }
@@ -169,7 +168,7 @@ class FallingBackend final : public Backend {
   FallingRequest request_{pass_};
 };
 
-/// One rank of one case, in a process of its own.
+/// One rank of one case, as a process of its own.
 class Rank {
  public:
   Rank(Table& table, const Case& of, int rank) : table_(table), case_(of), rank_(rank), polls_(of.polls) {
@@ -209,7 +208,7 @@ class Rank {
   std::string address(int rank) const { return case_.addresses[static_cast<std::size_t>(domain(rank) % 2)]; }
   bool is_victim() const { return rank_ == case_.victim; }
   bool stops() const { return case_.signal == SIGSTOP; }
-  /// Of operations and of connecting: for those that are stopped it has to pass.
+  /// Limit of operations and of connecting; for stopped ranks it has to expire.
   milliseconds limit() const { return stops() ? kLimit : milliseconds(60'000); }
 
   void fall() {
@@ -248,7 +247,7 @@ class Rank {
         }
       }
       const bool awaited = point == Point::waiting || point == Point::aborts;
-      // again and again: a victim that the machine keeps for longer than that waits for nobody
+      // repeatedly: a victim that the machine delays for longer waits for no rank
       if (awaited && rank_ == 1 && i % kFallsIn == 0) std::this_thread::sleep_for(milliseconds(200));
       if (is_victim() && point != Point::nowhere && i > kFallsBy)
         throw std::logic_error("it has not come to its point");
@@ -268,7 +267,7 @@ class Rank {
     }
   }
 
-  /// @param number of the group among those of the case.
+  /// @param number of the group within the case.
   std::shared_ptr<GroupEngine> join(std::size_t number, const std::vector<int>& ranks, Deadline deadline) {
     const auto place = std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin();
     if (!channel_) channel_ = std::make_shared<world::PeerChannel>(address(rank_));
@@ -345,7 +344,7 @@ class Rank {
   const Case case_;
   int rank_;
   std::atomic<bool> armed_;
-  std::atomic<int> polls_;  ///< until it falls
+  std::atomic<int> polls_;  ///< until it dies or stops
   std::shared_ptr<world::PeerChannel> channel_;
 };
 

@@ -1,5 +1,5 @@
 // Groups with NCCL for CUDA tensors, as processes over the doubles of CUDA and NCCL: agreement on the backend, and
-// ranks that are killed, stopped or hang at each phase.
+// ranks that are killed, stopped or hang in each phase.
 #include <signal.h>
 #include <stdlib.h>
 
@@ -33,7 +33,7 @@ std::vector<RankResult> run(int size, const std::vector<std::string>& scenario, 
   return ranks.wait(Deadline::after(seconds(100)));
 }
 
-/// DDP_TEST_JITTER_SEED: another order of work among streams.
+/// DDP_TEST_JITTER_SEED: a different order of work among streams.
 std::vector<std::string> with_jitter(const std::string& most_us) {
   const char* const seed = std::getenv("DDP_TEST_JITTER_SEED");
   return {std::string("FAKE_CUDA_JITTER_SEED=") + (seed == nullptr ? "5" : seed), "FAKE_CUDA_JITTER_US=" + most_us};
@@ -58,7 +58,7 @@ TEST(NcclGroups, OtherOperationsGoOnWhileMemoryIsAllocated) {
 }
 
 TEST(NcclGroups, AverageGradientsInOrderWithTheProgramsStream) {
-  // buckets of the program's, and of NCCL's
+  // buckets in the program's memory, and in NCCL's
   for (const char* more : {"FAKE_CUDA_JITTER_SEED=3", "DDP_NCCL_REGISTER=window"}) {
     for (const RankResult& result : run(3, {"train"}, {more, "FAKE_CUDA_JITTER_US=2000"})) {
       EXPECT_EQ(result.exit_code, 0) << result.output;
@@ -66,7 +66,7 @@ TEST(NcclGroups, AverageGradientsInOrderWithTheProgramsStream) {
   }
 }
 
-/// Gradients on a device, which its kernels divide and cast.
+/// Gradients on a device, whose kernels divide and cast them.
 class NcclGradients : public testing::Test {
  protected:
   void SetUp() override {
@@ -76,8 +76,8 @@ class NcclGradients : public testing::Test {
   }
 };
 
-/// With and without views, unused parameters and static graphs, hooks and other types to reduce in. DDP_TEST_STEPS: so
-/// many steps of each.
+/// With and without views, unused parameters and static graphs, hooks and other types to reduce in. DDP_TEST_STEPS: the
+/// number of steps of each.
 TEST_F(NcclGradients, HaveTheBitsOfThoseOfTheCpu) {
   const char* const wanted = std::getenv("DDP_TEST_STEPS");
   const std::string steps = wanted != nullptr ? wanted : (kSanitized ? "2" : "0");
@@ -88,7 +88,7 @@ TEST_F(NcclGradients, HaveTheBitsOfThoseOfTheCpu) {
   }
 }
 
-/// Accumulated, in the buckets of another group, and of ranks that have run out of inputs.
+/// Accumulated gradients, in another group's buckets, and of ranks that have run out of inputs.
 TEST_F(NcclGradients, HaveTheBitsOfThoseOfTheCpuOtherwise) {
   for (const RankResult& result : run(2, {"reduce_otherwise"}, with_jitter("2000"))) {
     EXPECT_EQ(result.exit_code, 0) << result.output;
@@ -119,7 +119,7 @@ TEST(NcclGroups, TheChoiceIsToldOnce) {
 
 TEST(NcclGroups, RanksThatShareADeviceDoWithoutOrFail) {
   for (const RankResult& result : run(2, {"cpu"}, {"DDP_BACKEND=auto"}, "1")) {
-    // both see the only one, which each takes for its own
+    // both see only one device, which each takes for its own
     EXPECT_EQ(result.exit_code, 3) << result.output;
     EXPECT_THAT(result.output, HasSubstr("NCCL is not used: rank 0 (process "));
     EXPECT_THAT(result.output, HasSubstr("have the same GPU"));
@@ -141,9 +141,9 @@ TEST(NcclGroups, OtherVersionsAreListedByAll) {
   }
 }
 
-/// A device runs one operation at a time here, and each rank's waits for that which the other has not come to. The
-/// abort of the first group that fails makes room for the other's operation, which may still succeed; both of a rank
-/// may that began so much later that its own deadline had not come.
+/// A device runs one operation at a time here, and each rank's waits for the one that the other rank has not reached.
+/// Aborting the first failed group makes room for the other's operation, which may still succeed; both operations of a
+/// rank may, if it began so much later that its own deadline had not come.
 TEST(NcclGroups, TwoThatRanksStartInDifferentOrdersEndByTheirDeadline) {
   int timeouts = 0;
   std::string outputs;
@@ -181,13 +181,13 @@ TEST(NcclGroups, TheSameProcessesMakeOthersInAnyShape) {
   std::filesystem::remove_all(folder);
 }
 
-/// What happens to the victim, or to all.
+/// The fault of the victim, or of all.
 struct Fall {
   const char* name;
   std::vector<std::string> faults;
   const char* expected;  ///< of the survivors
   double longest;        ///< seconds from the operation's begin
-  /// Not for the rank in whose call it happens, which may name an earlier operation: it cannot look at any.
+  /// False for the rank in whose call it happens, which may name an earlier operation: it cannot look at any.
   bool one_operation = true;
 };
 void PrintTo(const Fall& fall, std::ostream* out) { *out << fall.name; }
@@ -232,7 +232,7 @@ INSTANTIATE_TEST_SUITE_P(
 }  // namespace
 
 // Each phase of a group's life on NCCL in which a rank is killed or stopped, whichever rank it is: the others end with
-// one error, and their flight recorders name the operation in it.
+// one error, and their flight recorders show the operation that it names.
 
 namespace {
 
@@ -241,14 +241,14 @@ using testing::HasSubstr;
 
 constexpr int kRanks = 4;
 
-/// Where the victim falls, by the doubles' rules: {0} is its rank, {1} kill or stop, {2} a rank beside it.
+/// Where the victim dies, by the doubles' rules: {0} is its rank, {1} kill or stop, {2} a neighbouring rank.
 struct Phase {
   const char* name;
   const char* nccl_faults;
   const char* cuda_faults = "";
-  /// Of the survivors' error; {0} as above. Empty: they have none.
+  /// The survivors' error; {0} as above. Empty: none.
   const char* expected = "code=peer_lost ranks=[{0}]";
-  bool in_operation = true;  ///< of the program's, which the recorders have
+  bool in_operation = true;  ///< an operation of the program, which the recorders have
   const char* setting = "DDP_PEER_TIMEOUT=5";
 };
 
@@ -292,7 +292,7 @@ class NcclPhases : public testing::TestWithParam<std::size_t> {
   }
 
   /// What a rank's recorder has of the operation that @p error names: "named", with the label of its step; or "behind":
-  /// the rank has called the one before, and not this one.
+  /// the rank has called the previous operation, but not this one.
   static std::string recorded(const std::string& file, const std::string& error) {
     std::ifstream in(file);
     const auto document = nlohmann::json::parse(in, nullptr, false);
@@ -315,8 +315,8 @@ class NcclPhases : public testing::TestWithParam<std::size_t> {
   }
 };
 
-/// In each phase one rank is killed and another stopped; with DDP_TEST_FALLS set each of the three, as each may be
-/// special: the root of NCCL's bootstrap, one in the middle, and the last.
+/// In each phase one rank is killed and another stopped; with DDP_TEST_FALLS set, each of the three ranks, as each may
+/// be special: the root of NCCL's bootstrap, one in the middle, and the last.
 TEST_P(NcclPhases, ARankThatFallsEndsTheOthersWithOneError) {
   const std::size_t turn = GetParam();
   const Phase& phase = kPhases.at(turn);

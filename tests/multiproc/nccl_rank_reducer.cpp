@@ -1,4 +1,4 @@
-// Scenarios of nccl_rank: a Reducer's gradients on the device have the bits of the same on the CPU.
+// Scenarios of nccl_rank: a Reducer's gradients on the device have the same bits as on the CPU.
 #include <cmath>
 #include <functional>
 #include <memory>
@@ -20,7 +20,7 @@ namespace {
 
 constexpr PowerSgdOptions kLowRank{.rank = 2, .start_iteration = 0, .min_compression_rate = 1};
 
-/// Runs @p body in both places, which must read the same.
+/// Runs @p body in both places, which must give the same bits.
 void compare(World& world, ProcessGroup& group, const Case& how, const std::function<void(Training&)>& body) {
   HostGradients host;
   DeviceGradients device(world.local_rank());
@@ -92,7 +92,7 @@ std::vector<Case> all_cases(int steps) {
                      .steps = steps > 0 ? steps : 4,
                      .name = fmt::format("{}, optimizer", view ? "view" : "no view")});
   }
-  // these need all parameters, and have other buckets in the second step, where they find what the first has left out
+  // these need all parameters, and have other buckets in the second step, which must have what the first left out
   PowerSgdOptions cold = kLowRank;
   cold.start_iteration = 1;
   cold.warm_start = false;
@@ -121,8 +121,7 @@ void take_steps(Training& training) {
   }
 }
 
-/// Gradients of steps of no_sync, which count although nothing marks them afterwards, also in the buckets of another
-/// group.
+/// Gradients of no_sync steps count although nothing marks them afterwards, also in another group's buckets.
 void accumulate(Training& training) {
   for (int step = 0; step < 3; ++step) {
     {
@@ -130,18 +129,18 @@ void accumulate(Training& training) {
       training.backward(2 * step);
     }
     if (step == 1) {
-      // the program's stream is still busy when buckets are made, which takes a while
+      // the program's stream is still busy while buckets are made, which takes a while
       for (int late = 0; late < 20; ++late) training.compute(0, late);
       training.reducer().change_group(training.group());
     }
     training.reducer().prepare_for_backward();
     training.reducer().finalize();
-    training.fork();  // a step in which the other stream has computed nothing
+    training.fork();  // in this step the other stream computes nothing
     training.read_all();
   }
 }
 
-/// Buckets are rebuilt when there are gradients of a step of no_sync, and not again.
+/// Buckets are rebuilt once, when there are gradients of a no_sync step.
 void accumulate_and_rebuild(Training& training) {
   for (int step = 0; step < 4; ++step) {
     std::optional<Reducer::NoSync> alone;
@@ -163,7 +162,7 @@ void run_out(Training& training, bool divide_by_initial_world_size, bool accumul
   join.finish();
 }
 
-/// A program's own.
+/// A hook of a program.
 class HostHook final : public CommHook {
  public:
   std::string name() const override { return "host"; }
@@ -207,7 +206,7 @@ void reduce_otherwise(World& world) {
     how.hook = noop_hook;  // so that no operation keeps buckets that are rebuilt while the optimizer is busy
     compare(world, group, how, take_steps);
     how.optimizer = 0;
-    // what is kept of parameters moves with their buckets
+    // state kept per parameter moves with its buckets
     how.hook = [view] { return view ? top_k_hook(0.2) : power_sgd_hook(kLowRank); };
     compare(world, group, how, take_steps);
     for (const bool initial : {false, true}) {
@@ -249,11 +248,11 @@ void reduce_otherwise(World& world) {
   with_integers.reducer().prepare_for_backward();
   must_be_refused([&] { with_integers.reducer().mark_ready(0, {.handle = nullptr}); },
                   "its producer is a stream of another device");
-  place.finish();  // what it is made of goes now
+  place.finish();  // destroys its parts now
   group.barrier().wait();
 }
 
-// Sparse gradients on the device have the average of the same on the CPU.
+// Sparse gradients on the device have the same average as on the CPU.
 
 namespace {
 
@@ -263,7 +262,7 @@ struct Table {
   std::int64_t width;
 };
 const std::vector<Table> kTables{{DType::float32, 9, 3}, {DType::float64, 5, 2}, {DType::bfloat16, 7, 5}};
-constexpr std::size_t kDense = 3;  ///< the parameter behind them
+constexpr std::size_t kDense = 3;  ///< the parameter after the tables
 
 template <class T>
 Bytes bytes_of(const std::vector<T>& values) {
@@ -271,7 +270,7 @@ Bytes bytes_of(const std::vector<T>& values) {
   return {bytes.begin(), bytes.end()};
 }
 
-/// Tables and a dense parameter in a place, whose last stream but the program's computes every other table.
+/// Tables and a dense parameter; the last stream besides the program's computes every other table.
 class Embeddings {
  public:
   Embeddings(ProcessGroup& group, GradientPlace& place, bool own_memory, bool find_unused = false)
@@ -281,7 +280,7 @@ class Embeddings {
   ProcessGroup& group() { return group_; }
   static int producer_of(std::size_t table) { return static_cast<int>(table % 2); }
 
-  /// Some rows, maybe none, some of them several times.
+  /// Some rows, maybe none, some repeated.
   void mark(std::size_t table, int step, std::optional<std::int64_t> stray = {}) {
     const auto [dtype, rows_of_table, width] = kTables[table];
     const int rank = group_.rank();
@@ -373,7 +372,7 @@ void take_sparse_steps(Embeddings& training) {
   }
 }
 
-/// Rows of a step of no_sync, and tables that ranks do not use.
+/// Rows of a no_sync step, and tables that some ranks do not use.
 void accumulate_rows(Embeddings& training) {
   for (int step = 0; step < 4; ++step) {
     {
@@ -388,7 +387,7 @@ void accumulate_rows(Embeddings& training) {
     training.reducer().finalize();
     training.read_all();
   }
-  // a rank without rows waits for no device, while it still reads what it had in the other group
+  // a rank without rows does not wait for a device that still reads its data of the other group
   const bool has_rows = training.group().rank() == training.group().size() - 1;
   for (int late = 0; late < (has_rows ? 1 : 20); ++late) training.read_all();
   training.reducer().change_group(training.group());

@@ -1,5 +1,5 @@
-// The shared-memory backend with a process a rank: ranks are killed and stopped at each point of an operation, and the
-// others must end with the same cause, in time.
+// The shared-memory backend with one process per rank: ranks are killed and stopped at each point of an operation, and
+// the others must end with the same cause, in time.
 #include <dirent.h>
 #include <fcntl.h>
 #include <linux/audit.h>
@@ -35,7 +35,7 @@ void PrintTo(const Fall& fall, std::ostream* out) { *out << fall.name; }
 
 class ShmFall : public ShmProcesses, public ::testing::WithParamInterface<Fall> {
  protected:
-  /// Runs all_reduces until one fails. The victim falls in the third.
+  /// Runs all_reduces until one fails. The victim dies in the third.
   Ended work(int rank, int signal, std::chrono::milliseconds limit) {
     const Fall& fall = GetParam();
     struct Context {
@@ -85,22 +85,22 @@ TEST_P(ShmFall, KilledIsNamedByAllAndTheOthersGoOn) {
   }
 }
 
-constexpr int kDeadlineMs = ::ddp::test::kSanitized ? 3000 : 400;  // the others may be as late
+constexpr int kDeadlineMs = ::ddp::test::kSanitized ? 3000 : 400;  // the others may be this late
 
 TEST_P(ShmFall, StoppedIsNamedAtTheDeadlineAndDoesNoHarmLater) {
   const int victim = GetParam().victim;
   start([&](int rank) {
     const Ended ended = work(rank, SIGSTOP, std::chrono::milliseconds(rank == victim ? 600'000 : kDeadlineMs));
-    if (rank == victim) return;  // was continued
+    if (rank == victim) return;  // it was resumed
     EXPECT_EQ(ended.outcome, Outcome::timeout) << to_string(ended.outcome) << ended.failure.cause;
-    const std::vector<int>& blamed = ended.failure.ranks;  // on a busy machine others may be late, too
+    const std::vector<int>& blamed = ended.failure.ranks;  // on a busy machine, other ranks may be late, too
     EXPECT_EQ(std::count(blamed.begin(), blamed.end(), victim), 1) << ended.failure.cause;
     std::vector<int> others{0, 1, 2};
     others.erase(others.begin() + victim);
     const auto next = connected(1, others, rank);
     for (std::uint64_t i = 1; i <= 50; ++i) {
       EXPECT_EQ(all_reduce(*next, 30'000, i, testing::soon()).outcome, Outcome::ok);
-      if (i == 10) ++counter(1);  // the victim is continued now
+      if (i == 10) ++counter(1);  // the victim is resumed now
     }
     next->close(testing::soon());
   });
@@ -170,7 +170,7 @@ TEST_F(ShmProcesses, ARankThatDoesNotComeIsNamedByAll) {
   for (int rank = 0; rank < kRanks; ++rank) expect_success(rank);
 }
 
-/// A receive ends with its sender, and not with the death of a third.
+/// A receive ends with its sender, but not with the death of a third rank.
 TEST_F(ShmProcesses, TransfersEndWithTheirPeer) {
   start([&](int rank) {
     const auto backend = connected(0, {0, 1, 2}, rank);
@@ -186,7 +186,7 @@ TEST_F(ShmProcesses, TransfersEndWithTheirPeer) {
     if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(30));
     EXPECT_EQ(run(*backend, operation).outcome, Outcome::ok);
     ++counter(1);
-    wait_until([&] { return counter(1) == 2; });  // whoever notices the death ends the group
+    wait_until([&] { return counter(1) == 2; });  // the first rank to notice the death ends the group
     operation.kind = OperationKind::recv;
     operation.root = 2;
     const Ended ended = run(*backend, operation);
@@ -197,7 +197,7 @@ TEST_F(ShmProcesses, TransfersEndWithTheirPeer) {
   expect_success(1);
 }
 
-/// What a rank has shown before its end still counts; so does a regular exit.
+/// What a rank has shown before its end still counts, also after a regular exit.
 TEST_F(ShmProcesses, ARankMayLeaveAfterItsLastOperation) {
   start([&](int rank) {
     const auto backend = connected(0, {0, 1, 2}, rank);
@@ -211,7 +211,7 @@ TEST_F(ShmProcesses, ARankMayLeaveAfterItsLastOperation) {
   for (int rank = 0; rank < kRanks; ++rank) expect_success(rank);
 }
 
-/// A rank that is slow to look finds its operation complete, whatever the others have found since.
+/// A rank that looks late finds its operation complete, whatever the others have found since.
 TEST_F(ShmProcesses, WhatTheDeadLeftBehindCountsAfterAnotherHasNamedThem) {
   start([&](int rank) {
     const auto backend = connected(0, {0, 1, 2}, rank);
@@ -220,7 +220,7 @@ TEST_F(ShmProcesses, WhatTheDeadLeftBehindCountsAfterAnotherHasNamedThem) {
       const Operation operation = sum_of(values, 1);
       Request& request = backend->init({&operation, 1}, testing::soon());
       request.post();
-      ASSERT_EQ(request.poll(), Outcome::running);  // its part is there now
+      ASSERT_EQ(request.poll(), Outcome::running);  // its part has arrived
       ++counter(1);
       wait_until([&] { return counter(2) == 1; });
       wait_until([&] { return request.poll() != Outcome::running; });
@@ -241,14 +241,14 @@ TEST_F(ShmProcesses, WhatTheDeadLeftBehindCountsAfterAnotherHasNamedThem) {
   expect_success(2);
 }
 
-/// Children of a rank hold the memory, but neither its lock nor its name.
+/// Children of a rank hold the memory, but not its lock or its name.
 TEST_F(ShmProcesses, ForkedChildrenDoNotKeepARankAlive) {
   start([&](int rank) {
     auto backend = connected(0, {0, 1, 2}, rank);
     if (rank == 1) {
       const pid_t child = ::fork();
       if (child == 0) {
-        backend.reset();  // changes nothing for the others
+        backend.reset();  // does not affect the others
         ++counter(1);
         wait_until([&] { return counter(2) == 2; });
         ::_exit(0);
@@ -259,7 +259,7 @@ TEST_F(ShmProcesses, ForkedChildrenDoNotKeepARankAlive) {
     }
     ASSERT_EQ(all_reduce(*backend, 10, 1, testing::soon()).outcome, Outcome::ok);
     ++counter(3);
-    wait_until([&] { return counter(3) == 2; });  // whoever notices the end ends the group
+    wait_until([&] { return counter(3) == 2; });  // the first rank to notice the end ends the group
     const Ended ended = all_reduce(*backend, 10, 2, testing::soon());
     EXPECT_EQ(ended.outcome, Outcome::peers_failed);
     EXPECT_EQ(ended.failure.ranks, std::vector<int>{1});
@@ -269,7 +269,8 @@ TEST_F(ShmProcesses, ForkedChildrenDoNotKeepARankAlive) {
   expect_success(2);
 }
 
-/// What reads all of /proc/self/fd opens the group's file and closes it: the kernel drops the process's lock then.
+/// A program that reads all of /proc/self/fd opens the group's file and closes it: the kernel then drops the process's
+/// lock.
 TEST_F(ShmProcesses, ARankThatHasLostItsLockLivesUntilItDies) {
   start([&](int rank) {
     const auto backend = connected(0, {0, 1, 2}, rank);
@@ -288,7 +289,7 @@ TEST_F(ShmProcesses, ARankThatHasLostItsLockLivesUntilItDies) {
       wait_until([&] { return counter(2) == 2; });
       ::raise(SIGKILL);
     }
-    // they wait for it, and ask whether it lives
+    // they wait for it, and check whether it lives
     wait_until([&] { return counter(1) == 1; });
     std::vector<float> values(10, 1.0F);
     const Operation operation = sum_of(values, 2);
@@ -311,7 +312,7 @@ TEST_F(ShmProcesses, ARankThatHasLostItsLockLivesUntilItDies) {
   expect_success(2);
 }
 
-/// As in another container of the host: own PID namespace, and a /dev/shm of one page, which does not matter.
+/// As in another container of the host: its own PID namespace, and a /dev/shm of one page, which does not matter.
 TEST_F(ShmProcesses, ARankInOtherNamespacesIsSeenToDie) {
   const auto enter = [] {
     return ::unshare(CLONE_NEWNS | CLONE_NEWPID) == 0 &&
@@ -351,19 +352,19 @@ TEST_F(ShmProcesses, ARankInOtherNamespacesIsSeenToDie) {
 
 }  // namespace
 
-// The shared-memory backend with little memory, few descriptors, and under the rules of containers: an error that says
-// what is missing and what to do, on every rank, or none at all.
+// The shared-memory backend with little memory, few descriptors, and under containers' rules: every rank gets an error
+// that says what is missing and what to do, or none gets any.
 
 namespace {
 
-// UBSan's check of virtual calls opens a pipe, and takes its failure for a wrong object.
+// UBSan's check of virtual calls opens a pipe, and takes its failure for an invalid object.
 #ifdef DDP_ADDRESS_SANITIZER
 constexpr bool kAddressSanitizer = true;
 #else
 constexpr bool kAddressSanitizer = false;
 #endif
 
-/// From now on these system calls fail with @p error in this process.
+/// Makes these system calls fail with @p error in this process from now on.
 void forbid(const std::vector<unsigned>& calls, unsigned error) {
   std::vector<sock_filter> filter{BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr))};
   for (const unsigned call : calls) {
@@ -378,8 +379,8 @@ void forbid(const std::vector<unsigned>& calls, unsigned error) {
 
 class ShmLimits : public ShmProcesses {
  protected:
-  /// In rank @p limited @p limit is called before it connects; every rank must get an Error, this one the one with
-  /// @p word and a hint.
+  /// Rank @p limited calls @p limit before it connects; every rank must get an Error, that rank one with @p word and a
+  /// hint.
   void expect_error(int limited, const std::function<void()>& limit, const std::string& word) {
     start([&](int rank) {
       std::vector<Bytes> addresses;
@@ -414,7 +415,7 @@ TEST_F(ShmLimits, DescriptorsOfAMember) {
   expect_error(1, at_most(RLIMIT_NOFILE, 5), "pen files");
 }
 
-/// As tmpfs says where the host has no page left.
+/// What tmpfs reports when the host has no page left.
 TEST_F(ShmLimits, MemoryOfTheLeader) {
   expect_error(
       0, [] { forbid({SYS_fallocate}, ENOSPC); }, "fallocate");
@@ -424,7 +425,7 @@ TEST_F(ShmLimits, MemoryOfAMember) {
       1, [] { forbid({SYS_fallocate}, ENOMEM); }, "fallocate");
 }
 
-/// No page is left to be found when it is first used, where lack of memory would be SIGBUS.
+/// Pages must not run out at first use, where lack of memory would be SIGBUS.
 TEST_F(ShmLimits, AllMemoryIsThereOnceRanksAreConnected) {
   start([&](int rank) {
     const auto backend = connected(0, {0, 1, 2}, rank);
@@ -448,7 +449,7 @@ TEST_F(ShmLimits, AllMemoryIsThereOnceRanksAreConnected) {
   for (int rank = 0; rank < kRanks; ++rank) expect_success(rank);
 }
 
-/// A cgroup of version 1 or 2 below this process's own that takes @p limit bytes; none where it cannot be made.
+/// A cgroup of version 1 or 2 below this process's own that allows @p limit bytes; none if it cannot be created.
 class MemoryCgroup {
  public:
   explicit MemoryCgroup(std::size_t limit) {
@@ -480,7 +481,7 @@ class MemoryCgroup {
   std::string folder_;
 };
 
-/// The kernel kills what goes beyond the limit; that happens while the ranks meet, and not in some later operation.
+/// The kernel kills processes beyond the limit; that must happen during rendezvous, not in a later operation.
 TEST_F(ShmLimits, ARankWhoseCgroupIsFullIsNamed) {
   const MemoryCgroup cgroup(512 * 1024);
   if (!cgroup.made()) GTEST_SKIP() << "no memory cgroup can be made here";
@@ -501,14 +502,14 @@ TEST_F(ShmLimits, ARankWhoseCgroupIsFullIsNamed) {
   expect_success(0);
   expect_success(2);
   int status = 0;
-  ::waitpid(children_[1], &status, 0);  // before the cgroup goes
+  ::waitpid(children_[1], &status, 0);  // before the cgroup is removed
   children_.resize(1);
 }
 
-/// What Docker's default profile forbids without capabilities, and what would need ptrace rights.
+/// Works without what Docker's default profile forbids without capabilities, and without ptrace rights.
 TEST_F(ShmLimits, NothingThatContainersForbidIsNeeded) {
   start([&](int rank) {
-    ASSERT_EQ(::prctl(PR_SET_DUMPABLE, 0, 0, 0, 0), 0);  // nobody may look into /proc/PID, as with ptrace_scope 3
+    ASSERT_EQ(::prctl(PR_SET_DUMPABLE, 0, 0, 0, 0), 0);  // protects /proc/PID, as with ptrace_scope 3
     forbid({SYS_process_vm_readv,
             SYS_process_vm_writev,
             SYS_ptrace,

@@ -23,7 +23,7 @@ if not dist.is_available():
 ROOT = Path(__file__).resolve().parents[2]
 BINARIES = Path(os.environ.get("DDP_BIN_DIR", ROOT / "build" / "dev" / "bin"))
 HOST = "127.0.0.1"
-# Longest time for what must happen. Nothing here takes more than a second on an idle machine.
+# Longest time for what must happen; on an idle machine nothing takes more than a second.
 PATIENCE = datetime.timedelta(seconds=60)
 SOON = datetime.timedelta(milliseconds=300)
 RANKS = 4
@@ -62,7 +62,7 @@ def server(request):
 
 @pytest.fixture(params=[True, False], ids=["libuv-client", "plain-client"])
 def connect(request, server):
-    """A function that gives a further client."""
+    """A function that makes further clients."""
     return lambda **options: dist.TCPStore(
         HOST, server.port, is_master=False, use_libuv=request.param, **{"timeout": PATIENCE, **options})
 
@@ -79,7 +79,7 @@ def needs_queues(store):
 
 
 class Call:
-    """A function in a thread, which its test can wait for."""
+    """A function in a thread that its test can wait for."""
 
     def __init__(self, function, *arguments):
         self.outcome = queue.Queue()

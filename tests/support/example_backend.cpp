@@ -1,7 +1,7 @@
-// An example of a backend by somebody who has libddp's public headers only: ranks send each other files. Each has a
-// folder, in which the others put messages, complete as soon as they have their name. Every rank sends its input to all
-// others and computes the result by itself: simple, and the same bits everywhere. For a few ranks that share a file
-// system; it does not notice when one dies.
+// An example backend that uses only libddp's public headers: ranks send each other files. Each rank has a folder where
+// the others put messages, complete as soon as they have their names. Every rank sends its input to all others and
+// computes the result itself: simple, and the same bits everywhere. For a few ranks that share a file system; it does
+// not notice the death of a rank.
 #include <stdlib.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ using ddp::Operation;
 using ddp::OperationKind;
 using ddp::Outcome;
 using ddp::ReduceOp;
-using Inputs = std::vector<Bytes>;  // of each rank
+using Inputs = std::vector<Bytes>;  // by rank
 
 /// Narrow types are combined as float, and rounded once.
 template <class T>
@@ -127,7 +127,7 @@ Bytes part_of(const Bytes& whole, std::size_t part, std::size_t part_bytes) {
   return {begin, begin + static_cast<std::ptrdiff_t>(part_bytes)};
 }
 
-/// What this rank gets; nothing where it gets nothing.
+/// This rank's result; empty if it gets none.
 Bytes result_of(const Operation& operation, const Inputs& inputs, std::size_t rank) {
   const auto root = static_cast<std::size_t>(operation.root);
   const std::size_t part_bytes = operation.count * size_of(operation.dtype);
@@ -146,7 +146,7 @@ Bytes result_of(const Operation& operation, const Inputs& inputs, std::size_t ra
     case OperationKind::all_gather_v:
       for (const Bytes& input : inputs) append(input);
       return result;
-    case OperationKind::all_to_all:  // count is that of the whole
+    case OperationKind::all_to_all:  // count is the whole's
       for (const Bytes& input : inputs) append(part_of(input, rank, part_bytes / inputs.size()));
       return result;
     default: return {};
@@ -274,7 +274,7 @@ class FileBackend final : public ddp::Backend {
     FileBackend& backend_;
     std::span<const Operation> operations_;
     ddp::Deadline deadline_{ddp::Deadline::Clock::time_point{}};
-    std::vector<std::string> names_;  ///< of the operations' messages, without the sender
+    std::vector<std::string> names_;  ///< names of the operations' messages, without the sender
     std::vector<std::vector<std::optional<Bytes>>> inputs_;
     bool different_ = false;
     Outcome outcome_ = Outcome::running;
@@ -314,7 +314,7 @@ class FileBackend final : public ddp::Backend {
     if (!file) throw std::runtime_error("cannot write " + (folder / name).string());
     std::filesystem::rename(folder / (name + ".part"), folder / name);
   }
-  /// A message, if it is there.
+  /// A message, if it has arrived.
   std::optional<Bytes> take(const std::string& name, std::uint64_t wanted, bool& different) const {
     std::ifstream file(own_ / name, std::ios::binary);
     std::uint64_t fingerprint = 0;

@@ -102,7 +102,7 @@ def errors(rank, size):
     refused(hvd.HorovodInternalError, lambda: hvd.allreduce(torch.ones(1), op=hvd.Sum, prescale_factor=1.0 + rank, name="f"), "factor")
     refused(hvd.HorovodInternalError, lambda: hvd.allgather(torch.ones(1, 1 + rank)), "float32[1, 2]")
     refused(hvd.HorovodInternalError, lambda: hvd.reducescatter(torch.ones(size), op=hvd.Max), "averages or adds")
-    assert hvd.allreduce(torch.ones(1), op=hvd.Sum) == size  # the job goes on
+    assert hvd.allreduce(torch.ones(1), op=hvd.Sum) == size  # the job continues
     waiting = hvd.allreduce_async(torch.ones(1), name="twice") if rank == 0 else None
     if rank == 0:
         refused(ValueError, lambda: hvd.allreduce_async(torch.ones(1), name="twice"), "under way")
@@ -124,7 +124,7 @@ def errors(rank, size):
 
 @check
 def orders(rank, size):
-    """Operations of all kinds in an order of each rank's own, from two threads, over three sets, some of them wrong."""
+    """Operations of all kinds in a different order on each rank, from two threads, over three sets, some wrong."""
     sets = [hvd.global_process_set, hvd.add_process_set([0, 1]), hvd.add_process_set([0, size - 1])]
     for seed in range(3):
         plan = random.Random(seed)
@@ -215,7 +215,7 @@ def state(rank, size):
                  lambda p: torch.optim.RMSprop(p), lambda p: torch.optim.Adafactor(p), lambda p: torch.optim.LBFGS(p, lr=0.1)):
         optimizer = make(model.parameters())
         before = [each.detach().clone() for each in model.parameters()]
-        if rank == 0:  # the others have no state
+        if rank == 0:  # only rank 0 has state
             def closure():
                 optimizer.zero_grad()
                 loss = model(torch.randn(4, 3)).sum()
@@ -254,7 +254,7 @@ def momentum(parameters):
 
 
 def trained_alone(size, average=True, passes=1, steps=3):
-    """What one process with all samples comes to."""
+    """The result of one process with all samples."""
     model = small_model()
     optimizer = momentum(model.parameters())
     for step in range(steps):
@@ -275,7 +275,7 @@ def same(model, other):
 @check
 def optimizer(rank, size):
     for op, average in ((hvd.Average, True), (hvd.Sum, False)):
-        for passes, of in ((1, 1), (2, 2), (2, 3)):  # the last: step() comes early
+        for passes, of in ((1, 1), (2, 2), (2, 3)):  # the last case calls step() early
             model = small_model()
             wrapped = hvd.DistributedOptimizer(momentum(model.parameters()), model.named_parameters(), op=op,
                                                backward_passes_per_step=of)
@@ -309,7 +309,7 @@ def optimizer_features(rank, size):
     wrapped = hvd.DistributedOptimizer(momentum(model.parameters()), model.named_parameters())
     for step in range(4):
         wrapped.zero_grad()
-        if step < 3 or rank > 0:  # at last one rank has no backward pass
+        if step < 3 or rank > 0:  # finally one rank has no backward pass
             heads[(rank + step) % size](body(sample(rank))).sum().backward()
         body.weight.requires_grad_(step % 2 == 0)
         wrapped.step()
@@ -375,7 +375,7 @@ def optimizer_features(rank, size):
 
 @check
 def optimizer_joins(rank, size):
-    """Ranks with fewer batches take part with zeros."""
+    """Ranks with fewer batches contribute zeros."""
     for passes in (1, 2):
         model = small_model()
         wrapped = hvd.DistributedOptimizer(momentum(model.parameters()), model.named_parameters(), backward_passes_per_step=passes)
@@ -400,7 +400,7 @@ def optimizer_joins(rank, size):
         models[place](sample(rank)).pow(2).mean().backward()
         both[place].step()
     equal_on_all([each.tolist() for model in models for each in model.parameters()])
-    # more backward passes than a step has, a failed one, and a parameter that is not frozen any more
+    # more backward passes than a step has, a failed pass, and a parameter that is no longer frozen
     model = small_model()
     model[0].weight.requires_grad_(False)
     wrapped = hvd.DistributedOptimizer(momentum(model.parameters()), model.named_parameters(), backward_passes_per_step=2)
@@ -419,7 +419,7 @@ def optimizer_joins(rank, size):
 
 @check
 def batch_norm(rank, size):
-    """Equal to BatchNorm over all samples, of which ranks have different numbers."""
+    """Equals BatchNorm over all samples, of which ranks have different numbers."""
     batches = [torch.randn(2 + each, 3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(each)) for each in range(size)]
     whole, layer = torch.nn.BatchNorm1d(3).double(), hvd.SyncBatchNorm(3).double()
     with torch.no_grad():
@@ -517,7 +517,7 @@ def leaves(rank, size):
 
 @check
 def interrupted(rank, size):
-    """Ctrl-C ends a wait for what never comes."""
+    """Ctrl-C ends a wait for a peer that never comes."""
     if rank == 0:
         signal.signal(signal.SIGALRM, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         signal.alarm(1)
@@ -528,7 +528,7 @@ def interrupted(rank, size):
 
 @check
 def killed_in_a_step(rank, size):
-    """The last rank dies; the others' backward() says so as Horovod does."""
+    """The last rank dies; the others' backward() reports it as Horovod does."""
     model = small_model()
     wrapped = hvd.DistributedOptimizer(momentum(model.parameters()), model.named_parameters())
     def step():
@@ -544,7 +544,7 @@ def killed_in_a_step(rank, size):
 
 @check
 def killed(rank, size):
-    """The last rank dies; the others say so."""
+    """The last rank dies; the others report it."""
     for _ in range(5):
         hvd.allreduce(torch.ones(1), name="step")
     if rank == size - 1:
@@ -562,6 +562,6 @@ if __name__ == "__main__":
     assert hvd.local_rank() == numbers[0] and hvd.cross_size() == 1 and hvd.is_homogeneous() and hvd.mpi_threads_supported()
     for name in sys.argv[1:]:
         CHECKS[name](*numbers)
-        # one write, as the lines of several ranks meet in one stream
+        # a single write, since lines of several ranks share one stream
         sys.stdout.write(f"CHECKED {name} {numbers[0]}\n")
         sys.stdout.flush()

@@ -43,7 +43,7 @@ def same_as_torchs():
         expected = trained(net, lambda it: Theirs(it, **options), view=view)
         assert_same(trained(net, lambda it: Ours(it, **options), view=view), expected)
     assert_same(trained(Tied, Ours, accumulate=3), trained(Tied, Theirs, accumulate=3))
-    gloo = dist.new_group(backend="gloo")  # which gets a group of libddp beside it
+    gloo = dist.new_group(backend="gloo")  # libddp makes a group of its own beside it
     assert_same(trained(Tied, lambda it: Ours(it, process_group=gloo)), trained(Tied, Theirs))
 
 
@@ -103,7 +103,7 @@ def hooks():
             assert "before training loop starts" in str(error), error
 
     model = Ours(Tied())
-    try:  # on a rank that is late, another's hook may have failed before this one is registered here
+    try:  # on a late rank, another's hook may have failed before this one is registered here
         model.register_comm_hook(None, lambda state, bucket: 1 / 0)
         model._set_static_graph()  # which keeps the hook
         loss_of(model(torch.zeros(1, 2, dtype=torch.int64))).backward()
@@ -275,7 +275,7 @@ def sharding():
 
 
 def leaves_everything():
-    """Ends with operations and futures under way, tensors in them, and nothing destroyed."""
+    """Ends with operations, futures and tensors in use, and nothing destroyed."""
     global _kept
     model = Ours(Tied())
     loss_of(model(torch.zeros(1, 2, dtype=torch.int64))).backward()
@@ -286,7 +286,8 @@ def leaves_everything():
 
 
 def aborts_from_another_thread():
-    """As restarters within a process do it: what runs ends at once, on all ranks, though somebody else has the group, too."""
+    """As restarters within a process do: running operations end at once, on all ranks, although another handle to the
+    group exists."""
     aborted = dist.new_group(backend="ddp", timeout=timedelta(seconds=200))
     dist.all_reduce(torch.ones(3), group=aborted)
     began = time.monotonic()

@@ -36,7 +36,7 @@ def data(step, columns):
 
 
 def adversaries():
-    """Of two wrapped models each learns while the other is frozen, and passes the gradient on."""
+    """Two wrapped models: each learns while the other is frozen and passes the gradient on."""
     def trained(wrap, case):
         options = {"find_unused_parameters": True} if case == "unused" else {}
         if case == "view":
@@ -101,7 +101,7 @@ def kept_losses():
     as_torchs(trained, ("none", {}), ("number", {}), ("detached", {"gradient_as_bucket_view": True}), ("dictionary", {}), ("output", {}),
               ("checkpointed", {}))
     nets = []
-    for options in {}, {"find_unused_parameters": True}:  # with which torch's class takes all parameters for unused
+    for options in {}, {"find_unused_parameters": True}:  # with which torch's class treats all parameters as unused
         torch.manual_seed(5)
         nets.append(trained(Ours, ("none", options)))
     for first, second in zip(*(net.parameters() for net in nets)):
@@ -141,7 +141,7 @@ def checkpointed_wrappers():
 
 
 def copies_on_one_rank():
-    """As for a moving average of the weights; the copy that all ranks make trains, too."""
+    """As for a moving average of the weights; the copy that all ranks make also trains."""
     net = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
     model = Ours(net)
     if dist.get_rank() == 1:
@@ -172,7 +172,7 @@ def copies_on_one_rank():
 
 
 def changed_modules():
-    """What torch's class trains on each rank by itself is an error."""
+    """Programs that torch's class trains on each rank separately are an error."""
     def unfrozen(net):
         net[0].weight.requires_grad_(True)
 
@@ -210,7 +210,7 @@ def changed_modules():
             again = Ours(net)  # as it says, while the first one is there
             again(x).sum().backward()
 
-    def pruned(wrap, options):  # is no such change
+    def pruned(wrap, options):  # does not count as such a change
         net = torch.nn.ModuleDict({"body": layers(4, 3), "old": torch.nn.Linear(3, 1)})
         forward = torch.nn.Module()
         forward.net, forward.forward = net, lambda x: sum(part(net["body"](x)).mean() for name, part in net.items() if name != "body")
@@ -231,7 +231,7 @@ def changed_modules():
 
 
 class Failing(torch.autograd.Function):
-    """A backward pass that runs out of memory, so it seems, where `fails` says so."""
+    """A backward pass that seems to run out of memory where `fails` says so."""
     fails = None
 
     @staticmethod
@@ -260,7 +260,7 @@ class Fragile(torch.nn.Module):
 
 
 def failed_backwards():
-    """Tried again, as with smaller batches: with the numbers of a program in which nothing has failed."""
+    """A retry, as with smaller batches, gives the numbers of a program without a failure."""
     rank = dist.get_rank()
     # a bucket a parameter: those of `last` are under way when `middle` fails; all are at `first`
     small = {"bucket_cap_mb": 1 / 2**20}
@@ -303,7 +303,7 @@ def modules_without_memory():
 
 
 def layouts():
-    """Tensors of one shape that lie in memory in another order on rank 0, or on all."""
+    """Tensors of one shape with another memory order on rank 0, or on all ranks."""
     rank, size = dist.get_rank(), dist.get_world_size()
 
     def made(number, order):
@@ -357,7 +357,7 @@ def layouts():
 
 
 def uneven_splits():
-    """Where one side of an all_to_all_single gives no sizes, its rows are dealt equally or not at all."""
+    """If one side of an all_to_all_single gives no sizes, its rows are dealt equally or not at all."""
     rank, size = dist.get_rank(), dist.get_world_size()
     many, few = torch.arange(5.).reshape(5, 1), torch.empty(4, 1)
     error_of(libddp.InvalidArgument, "5 rows of the input cannot be dealt to 2 ranks equally", lambda: dist.all_to_all_single(few, many, [2, 2]))

@@ -1,7 +1,7 @@
-// CUDA for a PyTorch that is built without it, over the double of CUDA's driver (tests/support/fake_cuda): devices,
-// streams, events, memory, and the few operations that tests with torch.distributed need. Device memory is the host's,
-// so that work in a stream is PyTorch's own work on processors, in the stream's order. torch_cuda_double.py loads it;
-// DDP_CUDA_LIBRARY names the double.
+// CUDA for a PyTorch built without it, over the double of CUDA's driver (tests/support/fake_cuda): devices, streams,
+// events, memory, and the few operations that tests with torch.distributed need. Device memory is the host's, so that
+// work in a stream is PyTorch's own CPU work, in the stream's order. torch_cuda_double.py loads it; DDP_CUDA_LIBRARY
+// names the double.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -41,7 +41,7 @@ void* make_stream() {
   return stream;
 }
 
-// devices, streams and events; a stream's number is its address, that of the default stream 0
+// devices, streams and events; a stream's number is its address, and 0 is the default stream
 
 thread_local c10::DeviceIndex current_device = 0;
 thread_local std::array<c10::StreamId, kDevices> current_streams{};
@@ -59,7 +59,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   }
   c10::Device getDevice() const override {
     static const bool there = deviceCount() > 0;
-    TORCH_CHECK(there, "CUDA error: no CUDA-capable device is detected");  // as PyTorch where there is no driver
+    TORCH_CHECK(there, "CUDA error: no CUDA-capable device is detected");  // as PyTorch without a driver
     return {c10::kCUDA, current_device};
   }
   void setDevice(c10::Device device) const override { current_device = device.index(); }
@@ -134,8 +134,8 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
 };
 C10_REGISTER_GUARD_IMPL(CUDA, Guard)
 
-/// Tells autograd that there is CUDA, so that it minds streams. Under the name by which PyTorch looks for it, once:
-/// before anything has asked for it.
+/// Makes autograd mind CUDA streams. Registered under the name by which PyTorch looks for it, once, before anything has
+/// asked for it.
 using namespace at;
 struct CUDAHooks final : CUDAHooksInterface {
   explicit CUDAHooks(CUDAHooksArgs /*none*/) {}
@@ -146,7 +146,7 @@ struct CUDAHooks final : CUDAHooksInterface {
   void init() const override {}
   DeviceIndex deviceCount() const override { return Guard{}.deviceCount(); }
   int getNumGPUs() const override { return Guard{}.deviceCount(); }
-  /// The host's memory is all the same here.
+  /// The host's memory is all alike here.
   Allocator* getPinnedMemoryAllocator() const override { return c10::GetAllocator(c10::kCPU); }
   bool isPinnedPtr(const void* /*memory*/) const override { return true; }
   DeviceIndex current_device() const override { return current_device_of_thread(); }
@@ -158,7 +158,7 @@ struct CUDAHooks final : CUDAHooksInterface {
 };
 REGISTER_CUDA_HOOKS(CUDAHooks);
 
-/// Of the current device, in its current stream.
+/// Allocates on the current device, in its current stream.
 struct StreamAllocator final : c10::Allocator {
   c10::DataPtr allocate(std::size_t bytes) override {
     const c10::DeviceIndex device = current_device;
@@ -179,7 +179,7 @@ StreamAllocator allocator;
 
 c10::Stream current_stream(const at::Tensor& tensor) { return Guard{}.getStream(tensor.device()); }
 
-/// The same memory for work on processors.
+/// The same memory for CPU work.
 at::Tensor on_host(const at::Tensor& tensor) {
   if (tensor.is_cpu()) return tensor;
   return at::from_blob(tensor.data_ptr(), tensor.sizes(), tensor.strides(), at::TensorOptions(tensor.scalar_type()));
@@ -214,7 +214,7 @@ at::Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef strides, std::opt
   return at::detail::empty_strided_generic(size, strides, &allocator, kKeys, type.value_or(at::kFloat));
 }
 
-/// One of them is on a device, or both are on the same. The host waits for what it gives or gets.
+/// One tensor is on a device, or both are on the same. The host waits for what it gives or gets.
 at::Tensor& copy(at::Tensor& to, const at::Tensor& from, bool /*non_blocking*/) {
   const c10::Stream stream = current_stream(to.is_cuda() ? to : from);
   enqueue(stream, [to = on_host(to), from = on_host(from)]() mutable { to.copy_(from); });
@@ -225,7 +225,7 @@ at::Tensor& copy(at::Tensor& to, const at::Tensor& from, bool /*non_blocking*/) 
 /// item(): the host waits.
 at::Scalar number_in(const at::Tensor& tensor) { return tensor.cpu().item(); }
 
-/// The same arguments with other tensors in the place of those on a device.
+/// The same arguments with tensors on a device replaced.
 using Replace = at::Tensor (*)(const at::Tensor&);
 torch::jit::Stack replaced(const torch::jit::Stack& arguments, Replace replace) {
   torch::jit::Stack others = arguments;
@@ -255,7 +255,7 @@ std::optional<at::Device> device_in(const torch::jit::Stack& arguments) {
   return std::nullopt;
 }
 
-/// Any other operation: its results have the shapes that meta tensors give, and get their values in the stream.
+/// Any other operation: results get the shapes that meta tensors give, and their values in the stream.
 void compute(const c10::OperatorHandle& operation, torch::jit::Stack* stack) {
   const auto& schema = operation.schema();
   const torch::jit::Stack arguments = torch::jit::pop(*stack, schema.arguments().size());
@@ -303,7 +303,7 @@ TORCH_LIBRARY_IMPL(aten, CUDA, library) {
 }
 TORCH_LIBRARY_IMPL(_, CUDA, library) { library.fallback(torch::CppFunction::makeFromBoxedFunction<&compute>()); }
 
-/// What PyTorch's DistributedDataParallel measures its steps by: the host's clock, as on processors.
+/// The timer of PyTorch's DistributedDataParallel: the host's clock, as on the CPU.
 struct HostTimer final : c10d::Timer {
   explicit HostTimer(c10::Device /*any*/) {}
   std::optional<std::int64_t> measureDifference(Event start, Event end) override {
@@ -318,7 +318,7 @@ at::Tensor full(at::IntArrayRef size, const at::Scalar& value, at::ScalarType ty
   return at::empty(size, at::TensorOptions(place).dtype(type)).fill_(value);
 }
 
-/// What torch's sharding does to memory in between, which PyTorch has no means for where it is built without CUDA.
+/// What torch's sharding does to memory in between, which a PyTorch built without CUDA cannot do.
 void resize_storage(const at::Tensor& tensor, std::int64_t bytes) {
   const c10::DeviceGuard guard(tensor.device());
   auto* const storage = tensor.storage().unsafeGetStorageImpl();

@@ -1,4 +1,4 @@
-// Modules, passes and mistakes of all kinds under DistributedDataParallel.
+// Modules, passes and mistakes of many kinds under DistributedDataParallel.
 #include <torch/torch.h>
 
 #include <map>
@@ -15,7 +15,7 @@ namespace {
 
 using ddp::torch::DistributedDataParallel;
 
-/// A parameter p whose gradient is what the loss multiplies it by: easy to foresee.
+/// A parameter p whose gradient is the factor that the loss multiplies it by: easy to predict.
 struct ScaledImpl : torch::nn::Module {
   explicit ScaledImpl(torch::ScalarType type = torch::kFloat) {
     p = register_parameter("p", torch::ones({3}, type));
@@ -84,7 +84,7 @@ void element_types_layouts_and_buffers(const ddp::ProcessGroup& group) {
       expect(net->image.grad(), ranks.mean, "channels last");
       check(net->image.grad().strides() == net->image.strides(), "a gradient lies like its parameter");
       check(!net->frozen.grad().defined(), "no gradient where none is wanted");
-      for (auto& tensor : net->buffers()) tensor.fill_(ranks.own + step + 1);  // rank 0: one more in each step
+      for (auto& tensor : net->buffers()) tensor.fill_(ranks.own + step + 1);  // rank 0's are one larger in each step
       model->zero_grad(step == 0);
     }
   }
@@ -131,7 +131,7 @@ void passes_of_all_kinds(const ddp::ProcessGroup& group) {
     one.backward();
     expect(net->p.grad(), ranks.mean, "the first of two");
     two.backward();
-    // the average of what has accumulated, as with one process: 1 * mean + 10 * mean
+    // the average of the accumulated gradients, as with one process: 1 * mean + 10 * mean
     expect_then_clear(11 * ranks.mean, "the second of two");
 
     auto again = model(ranks.own);
@@ -165,7 +165,7 @@ void passes_of_all_kinds(const ddp::ProcessGroup& group) {
   }
 }
 
-/// Its graph holds a buffer that is not contiguous.
+/// Its graph holds a non-contiguous buffer.
 struct StridedImpl : torch::nn::Module {
   StridedImpl() {
     p = register_parameter("p", torch::ones({2, 3}));
@@ -215,7 +215,7 @@ void kept_losses(const ddp::ProcessGroup& group) {
   }
 }
 
-/// Its gradient goes to what it is given, too.
+/// Its gradient also flows to its input.
 struct JudgeImpl : torch::nn::Module {
   JudgeImpl() { weight = register_parameter("weight", torch::ones({3})); }
   torch::Tensor forward(const torch::Tensor& of) { return (weight * of).sum(); }
@@ -286,7 +286,7 @@ void several_outputs(const ddp::ProcessGroup& group) {
   check(!other->b.grad().defined(), "unused");
 }
 
-/// Rank r has r + 1 batches; a buffer counts the passes of the rank that is authoritative.
+/// Rank r has r + 1 batches; a buffer counts the passes of the authoritative rank.
 struct CountingImpl : ScaledImpl {
   CountingImpl() { passes = register_buffer("passes", torch::zeros({1}, torch::kLong)); }
   torch::Tensor forward(double scale) {
@@ -331,7 +331,7 @@ void log_and_trace(const ddp::ProcessGroup& group) {
   for (int step = 0; step < 2; ++step) {
     const auto loss = model(ranks.own);
     {
-      torch::NoGradGuard evaluates;  // is no pass of a step
+      torch::NoGradGuard evaluates;  // does not count as a pass of a step
       model(ranks.own);
     }
     loss.backward();
@@ -356,7 +356,7 @@ void mistakes(const ddp::ProcessGroup& group) {
   done.backward();
   error_of("went around DistributedDataParallel", [&] { net(ranks.own).backward(); });
   model->zero_grad();
-  if (group.size() > 1) {  // one rank needs no gradients of others
+  if (group.size() > 1) {  // a single rank needs no gradients of others
     const bool last = group.rank() == group.size() - 1;
     const auto missing = [&] { model(ranks.own, !last).backward(); };
     check(error_of("q", missing) == ddp::ErrorCode::invalid_argument, "all ranks hear of a missing gradient");

@@ -1,4 +1,4 @@
-// Sub-groups, asynchronous order, and calls that must be refused.
+// Sub-groups, asynchronous order, and invalid calls.
 #include <array>
 #include <cmath>
 #include <cstdlib>
@@ -73,7 +73,7 @@ void run_subgroups(World& world) {
 void run_ordering(World& world) {
   ProcessGroup group = make_process_group(world);
   const auto size = static_cast<std::size_t>(group.size());
-  // each operation needs the result of the one before: only in order does the last value come out right
+  // each operation needs the previous result: only the right order gives the last value
   std::vector<std::int64_t> value{1};
   std::vector<Work> works;
   for (int i = 0; i < 20; ++i) works.push_back(group.all_reduce(value));
@@ -98,7 +98,7 @@ void run_ordering(World& world) {
       incoming[peer].assign(50'000, -1);
       works.push_back(group.recv(incoming[peer], static_cast<int>(peer)));
     }
-    // a collective behind them sees what they have received
+    // a later collective sees what they have received
     std::vector<std::int32_t> sum{0};
     works.push_back(group.barrier());
     for (const Work& work : works) work.wait();
@@ -152,7 +152,7 @@ void run_misuse(World& world) {
   check(ones[3] == static_cast<float>(group.size()), "a refused call has left something behind");
 }
 
-// Every collective, element type and reduction, compared with a plain loop over what all ranks contribute.
+// Every collective, element type and reduction, compared with a plain loop over all ranks' contributions.
 
 namespace {
 
@@ -160,7 +160,7 @@ constexpr std::array kTypes{DType::float32, DType::float64, DType::float16, DTyp
                             DType::int32,   DType::int64,   DType::uint8,   DType::boolean};
 constexpr std::array kOps{ReduceOp::sum, ReduceOp::avg, ReduceOp::min, ReduceOp::max, ReduceOp::product};
 constexpr std::array<std::size_t, 4> kCounts{0, 1, 7, 1000};
-// more than a rank's share of memory holds at a time, and not a multiple of any segment
+// more than a rank's share of memory holds at once, and not a multiple of any segment
 constexpr std::size_t kLargeCount = 270'001;
 
 /// A tensor with its memory, whose elements are read and written as doubles.
@@ -312,7 +312,7 @@ void check_movements(ProcessGroup& group, DType dtype, std::size_t count) {
   std::vector<std::size_t> counts;
   std::vector<std::pair<int, std::size_t>> sources;
   for (std::size_t other = 0; other < ranks; ++other) {
-    counts.push_back(other == 1 ? 0 : count / (other + 1));  // one rank has nothing to give
+    counts.push_back(other == 1 ? 0 : count / (other + 1));  // one rank contributes nothing
     for (std::size_t i = 0; i < counts.back(); ++i) sources.emplace_back(static_cast<int>(other), i);
   }
   Buffer uneven = filled(dtype, group.rank(), counts[rank]);
@@ -358,7 +358,7 @@ void run_collectives(World& world) {
   group.barrier().wait();
 }
 
-// What World and its store say: facts for tests to compare with the launcher's, and values of many sizes.
+// What World and its store report: facts for tests to compare with the launcher's, and values of many sizes.
 
 void print_world(World& world) {
   std::vector<int> node_of;
@@ -383,7 +383,7 @@ void print_world(World& world) {
       world.rank(), world.world_size(), world.local_rank(), world.local_world_size(), world.node_rank(),
       world.num_nodes(), fmt::join(node_of, ","), fmt::join(local_rank_of, ","), fmt::join(node_hosts, "\",\""),
       to_string(world.source()), world.interface_name(), world.interface_address(), world.source_reason());
-  // Slurm 22.05 ends a step whose nodes' PMIx servers still connect to one that has ended with its last rank.
+  // Slurm 22.05 ends a step if its nodes' PMIx servers still connect to one that has ended with its last rank.
   world.key_value_store().fence(Deadline::after(std::chrono::seconds(30)));
 }
 
@@ -423,7 +423,7 @@ void run_kvs(World& world) {
   for (const std::size_t size : {0U, 1U, 1023U, 1024U, 70'000U}) {
     store.put(fmt::format("size.{}", size), value(world.rank(), size));
   }
-  // as large as the topology of a large node
+  // as large as a large node's topology
   constexpr std::size_t kNodeValueBytes = 150'000;
   if (world.local_rank() == 0) store.put_on_node("for.the.node", value(world.rank(), kNodeValueBytes));
   store.fence(deadline);

@@ -21,7 +21,8 @@ double mean_of(const Gradient& gradient, int ranks, int step, std::size_t parame
   return sum / ranks;
 }
 
-/// Calls @p limit(step, parameter, element, mean) for what each output may differ by from the mean of all ranks.
+/// Calls @p limit(step, parameter, element, mean) for the allowed difference between each output and the mean of all
+/// ranks.
 template <class Limit>
 void check_means(const char* what, const Outputs& outputs, const Gradient& gradient, int ranks, Limit&& limit) {
   for (std::size_t step = 0; step < outputs.size(); ++step) {
@@ -37,7 +38,7 @@ void check_means(const char* what, const Outputs& outputs, const Gradient& gradi
   }
 }
 
-/// What a program may write itself.
+/// A hook that a program could write.
 class OwnAverage final : public CommHook {
  public:
   std::string name() const override { return "own"; }
@@ -54,7 +55,7 @@ void check_own_hook(ProcessGroup& group) {
         "a program's own average has other bits");
 }
 
-/// A hook sees the same buckets wherever gradients live, and whatever is known of the graph.
+/// A hook sees the same buckets wherever gradients live, and whatever is known about the graph.
 void check_modes(ProcessGroup& group) {
   const std::map<std::string, std::function<std::shared_ptr<CommHook>()>> hooks{
       {"PowerSGD", [] { return power_sgd_hook({.rank = 2, .start_iteration = 2, .min_compression_rate = 1}); }},
@@ -99,15 +100,14 @@ double element_of(std::size_t rows, std::size_t columns, std::size_t element, st
 }
 
 void check_low_rank_is_exact(ProcessGroup& group) {
-  // all ranks' gradients, and so their errors, lie in one space of rank 2: then the mean is found exactly
+  // all ranks' gradients, and so their errors, are in one space of rank 2: then the mean is found exactly
   const Gradient two = [](int rank, int step, std::size_t parameter, std::size_t i) {
     if (parameter == 1 || parameter > 2) return rough(rank, step, parameter, i);  // not compressed
     const std::size_t columns = 20;
     const std::size_t rows = parameter == 0 ? 24 : 30;
     return static_cast<float>(element_of(rows, columns, i, {9.0 + rank, 4.0 - rank + 0.5 * step}));
   };
-  // rounding of float32 in sums of 30 terms, and of errors that grow with the steps: some 1e-5 of the largest
-  // value, 2.2
+  // float32 rounding in sums of 30 terms, and of errors that grow with the steps: about 1e-5 of the largest value, 2.2
   const auto limit = [](std::size_t, std::size_t, std::size_t, double) { return 1e-4; };
   for (const bool feedback : {true, false}) {
     for (const bool warm : {true, false}) {
@@ -137,8 +137,8 @@ void check_best_approximation(ProcessGroup& group) {
   const Outputs outputs =
       run(group, power_sgd_hook({.rank = 2, .start_iteration = 0, .error_feedback = false}), full, how);
   for (std::size_t i = 0; i < 480; ++i) {
-    // of rank 2 the closest is the part of the two largest singular values (Eckart and Young); what is left of the
-    // others shrinks by (1/4)^2 in each step
+    // the closest matrix of rank 2 is the part of the two largest singular values (Eckart and Young); what is left of
+    // the others shrinks by (1/4)^2 in each step
     const double wanted = element_of(24, 20, i, {8, 4});
     check(std::abs(static_cast<double>(outputs.back()[0][i]) - wanted) < 1e-5, "PowerSGD does not converge");
   }
@@ -160,8 +160,8 @@ void check_error_feedback(ProcessGroup& group) {
       Case{"batched PowerSGD", batched_power_sgd_hook({.rank = 2, .start_iteration = 0})},
       Case{"top-k", top_k_hook(0.1)}};
   for (const Case& each : cases) {
-    // What is left out comes later: the sum of all outputs differs from that of the gradients by the errors that are
-    // left, which are bounded; without feedback, or with errors that are lost, by as much again in every step.
+    // What is left out comes later: the sum of all outputs differs from that of the gradients by the remaining errors,
+    // which are bounded; without feedback, or with lost errors, by as much again in every step.
     const Outputs outputs = run(group, each.hook, constant, how);
     double worst = 0;
     for (std::size_t parameter = 0; parameter < kShapes.size(); ++parameter) {
@@ -181,7 +181,7 @@ void check_error_feedback(ProcessGroup& group) {
 
 void check_quantization(ProcessGroup& group) {
   const int ranks = group.size();
-  // one parameter a bucket; rows differ in size by far, so that a scale for all of them would be too coarse
+  // one parameter per bucket; row sizes differ widely, so that one scale for all would be too coarse
   const Run how{.shapes = {{1300}, {512}}, .steps = 3, .cap_bytes = 1};
   const Gradient rows = [](int rank, int step, std::size_t parameter, std::size_t i) {
     return rough(rank, step, parameter, i) * std::pow(100.0F, static_cast<float>(i / 512));
@@ -198,7 +198,7 @@ void check_quantization(ProcessGroup& group) {
       }
       sum += (high - low) / 255 / 2;
     }
-    return sum / ranks * 1.001;  // and rounding in float32
+    return sum / ranks * 1.001;  // plus float32 rounding
   };
   for (const bool by_channel : {false, true}) {
     const auto hook = by_channel ? quantize_per_channel_hook() : quantize_per_tensor_hook();
@@ -235,7 +235,7 @@ void check_top_k(ProcessGroup& group) {
         for (std::size_t i = 0; i < wanted; ++i) mean[order[i]] += std::exchange(own[order[i]], 0.0) / ranks;
       }
       for (std::size_t i = 0; i < count; ++i) {
-        // the same elements, with rounding of float32 in up to nine sums
+        // the same elements, with float32 rounding in up to nine sums
         check(std::abs(static_cast<double>(outputs[static_cast<std::size_t>(step)][parameter][i]) - mean[i]) < 1e-5,
               fmt::format("top-k: step {}, element {}", step, i));
       }
@@ -254,7 +254,7 @@ void check_local_sgd(ProcessGroup& group) {
   const auto expect = [&](float got, int first, int past, int step, std::size_t i) {
     double sum = 0;
     for (int rank = first; rank < past; ++rank) sum += static_cast<double>(rough(rank, step, 0, i));
-    // some roundings of float32 of values below 3
+    // some float32 roundings of values below 3
     check(std::abs(static_cast<double>(got) - sum / (past - first)) < 2e-6,
           fmt::format("post-local SGD: step {}", step));
   };
@@ -337,7 +337,7 @@ void lose_a_rank_in_a_hook(World& world, Arguments arguments) {
   const auto hook = make();
   try {
     run(group, hook, [](int rank, int step, std::size_t parameter, std::size_t element) {
-      if (rank == 1 && step == 2 && parameter == 3) raise(SIGKILL);  // some buckets of the third step are under way
+      if (rank == 1 && step == 2 && parameter == 3) raise(SIGKILL);  // some buckets of the third step are in progress
       return rough(rank, step, parameter, element);
     });
     check(false, "nobody was missed");

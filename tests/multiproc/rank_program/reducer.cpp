@@ -13,8 +13,7 @@
 namespace ddp::test {
 namespace {
 
-/// Parameters with their memory: value i of rank r holds 100 r + i, gradient i of rank r in step s holds (r + 1) (i +
-/// 1) s.
+/// Parameters with their memory: value i of rank r is 100 r + i, gradient i of rank r in step s is (r + 1) (i + 1) s.
 class Model {
  public:
   Model(int rank, const std::vector<std::size_t>& sizes) : rank_(rank) {
@@ -37,7 +36,7 @@ class Model {
   void check_average(std::size_t index, int step, int ranks) const {
     const double wanted = (ranks + 1) / 2.0 * static_cast<double>(index + 1) * step;
     for (const float value : gradients_[index]) {
-      // W terms, each rounded once when it is divided, and their sums: a few units of 2^-24 each
+      // W terms, each rounded once when divided, and their sums: a few units of 2^-24 each
       if (std::abs(value - wanted) > 1e-6 * wanted)
         check(false, fmt::format("gradient {} is {}, not {}", index, value, wanted));
     }
@@ -59,7 +58,7 @@ class Model {
 
 const std::vector<std::size_t> kSizes{50, 200, 1, 3000, 0, 70, 1000, 25};
 
-/// The last rank computes for 100 ms longer than the others.
+/// The last rank computes 100 ms longer than the others.
 void check_straggler(World& world, ProcessGroup& group) {
   Model model(world.rank(), kSizes);
   Reducer reducer(model.parameters(), group, {.log = {.find_straggler = true}});
@@ -74,7 +73,7 @@ void check_straggler(World& world, ProcessGroup& group) {
     const DdpLog log = reducer.log();
     found += log.straggler_rank == last ? 1 : 0;
   }
-  check(found > 0, "the rank that comes last was not found");  // a busy machine may hold up another one once
+  check(found > 0, "the rank that comes last was not found");  // a busy machine may delay another rank once
   check(reducer.trace_json().find(world.world_size() > 1 ? "\"launched\"" : "process_name") != std::string::npos,
         "buckets were not traced");
 }
@@ -137,7 +136,7 @@ void run_reducer(World& world) {
   for (int step = 1; step <= 4; ++step) {
     reducer.prepare_for_backward();
     if (step < 3) {
-      // another order on every rank, as when ranks take different branches
+      // a different order on every rank, as when ranks take different branches
       for (std::size_t i = 0; i < model.size(); ++i) {
         const std::size_t index = (i * 3 + static_cast<std::size_t>(world.rank())) % model.size();
         model.compute_gradient(index, step);
@@ -184,7 +183,7 @@ void run_reducer(World& world) {
   model.compute_gradient(5, 1);
   reducer.mark_ready(5);
   refused("marking twice", "layer5.weight", [&] { reducer.mark_ready(5); });
-  // without the first bucket none is launched: nothing is under way when this rank leaves
+  // without the first bucket none is launched: nothing is in progress when this rank leaves
   refused("a gradient that is missing", "'layer0.weight'", [&] {
     for (std::size_t i = 1; i < model.size(); ++i) {
       if (i != 5) reducer.mark_ready(i);
@@ -193,7 +192,7 @@ void run_reducer(World& world) {
   });
 }
 
-// Ranks with different numbers of steps, against the same training in one process and double precision.
+// Ranks with different numbers of steps, compared with the same training in one process and double precision.
 
 namespace {
 
@@ -204,7 +203,7 @@ constexpr double kRate = 0.1;
 
 bool has_input(int rank, int step) { return kUnevenSteps.at(static_cast<std::size_t>(rank)) > step; }
 
-/// Of a rank whose parameter has this value.
+/// The gradient of a rank whose parameter has this value.
 double gradient_of(int rank, int step, std::size_t parameter, std::size_t i, double value) {
   return 0.3 * value + std::sin(static_cast<double>(i) + 3.0 * static_cast<double>(parameter) + rank + 0.4 * step);
 }
@@ -213,14 +212,14 @@ struct UnevenMode {
   const char* name;
   bool initial = true;  ///< divide by the initial number of ranks
   bool view = false;
-  bool find_unused = false;  ///< parameter 1 is used by ranks above 0 only
+  bool find_unused = false;  ///< only ranks above 0 use parameter 1
   bool static_graph = false;
   bool accumulate = false;  ///< every second step is local
-  bool hook = false;        ///< one that keeps something, and leaves nothing out
-  bool exact = false;       ///< a hook that counts local steps, also those that others take; accumulates
+  bool hook = false;        ///< a hook with state that drops nothing
+  bool exact = false;       ///< a hook that counts local steps, including those that other ranks take; accumulates
 };
 
-/// Shares its work with the other ranks, as a sharded optimizer does: one collective in each step.
+/// Shares its work with the other ranks, as a sharded optimizer does: one collective per step.
 class CountingOptimizer final : public Joinable {
  public:
   explicit CountingOptimizer(ProcessGroup group) : group_(std::move(group)) {}
@@ -242,7 +241,7 @@ class CountingOptimizer final : public Joinable {
   ProcessGroup group_;
 };
 
-/// What a rank has in the end.
+/// A rank's final state.
 struct Replica {
   std::array<std::vector<float>, kUnevenParameters> values;
   std::vector<float> buffer;
@@ -306,21 +305,21 @@ Replica train_unevenly(ProcessGroup& group, const UnevenMode& mode) {
   }
   join.finish();
   check(optimizer.last_rank == std::min(last, 2), "the last to join is another rank");
-  // and once more, all at the same time: nothing is left of the Join
+  // and once more, all at the same time: the Join has left no trace
   reducer.prepare_for_backward();
   for (std::size_t p = 0; p < kUnevenParameters; ++p) reducer.mark_ready(p);
   reducer.finalize();
   return replica;
 }
 
-/// The same in one process. Ranks that are active have the same parameters.
+/// The same training in one process. Active ranks have the same parameters.
 void check_against_one_process(const Replica& replica, int ranks, const UnevenMode& mode) {
   std::array<std::array<double, kUnevenElements>, kUnevenParameters> values{};
   for (std::size_t p = 0; p < kUnevenParameters; ++p) values[p].fill(static_cast<double>(p));
   std::vector<double> buffers;
   for (int rank = 0; rank < ranks; ++rank) buffers.push_back(rank);
   std::vector<std::array<std::array<double, kUnevenElements>, kUnevenParameters>> sums(static_cast<std::size_t>(ranks));
-  bool exchanged = true;  // buffers rest after a local step
+  bool exchanged = true;  // buffers stay after a local step
   int highest = ranks - 1;
   const int steps = *std::max_element(kUnevenSteps.begin(), kUnevenSteps.begin() + ranks);
   for (int step = 0; step < steps; ++step) {
@@ -346,7 +345,7 @@ void check_against_one_process(const Replica& replica, int ranks, const UnevenMo
           if (!mode.accumulate || local) sum = 0;
           const bool takes = has_input(rank, step);
           if (takes && !(mode.find_unused && p == 1 && rank == 0)) sum += gradient_of(rank, step, p, i, values[p][i]);
-          if (mode.exact) mean += sum / (2 * ranks);  // the hook has what a rank computed before it ran out
+          if (mode.exact) mean += sum / (2 * ranks);  // the hook has what a rank computed before it ran out of inputs
           if (takes && !mode.exact) mean += sum / (mode.initial ? ranks : takes_part);
         }
         if (!local) values[p][i] -= kRate * mean;
@@ -385,7 +384,7 @@ void check_early_end(ProcessGroup& group) {
   }
 }
 
-/// In the fifth step rank 2 misses a gradient: the ranks that have run out learn of it, too, and all go on.
+/// In the fifth step rank 2 misses a gradient: ranks that have run out learn of it, too, and all continue.
 void check_missing_gradient(ProcessGroup& group) {
   if (group.size() < 3) return;
   std::vector<float> value(10, 1.0F);
@@ -415,7 +414,7 @@ void check_missing_gradient(ProcessGroup& group) {
 }
 
 /// Rank 0 has no inputs in the first Join: it learns from the others how often a static graph marks each gradient, and
-/// which buckets follow.
+/// the resulting buckets.
 void check_rank_without_inputs(ProcessGroup& group) {
   std::array<std::vector<float>, 3> values;
   std::vector<Parameter> list;
@@ -440,14 +439,14 @@ void check_rank_without_inputs(ProcessGroup& group) {
   check(group.size() == 1 || reducer.ready_order() == order, "a rank without inputs has decided the order of buckets");
 }
 
-/// Options that differ, or steps, end a Join on all ranks, before anybody waits for what never comes.
+/// Options or steps that differ end a Join on all ranks, before any waits in vain.
 void check_mismatch(ProcessGroup& group) {
   if (group.size() < 2) return;
   const int last = group.size() - 1;
   std::vector<int> all(static_cast<std::size_t>(group.size()));
   std::iota(all.begin(), all.end(), 0);
   for (const int other_step : {-1, 1, 2}) {    // -1: options differ; 1: others rebuild their buckets
-    ProcessGroup own = *group.new_group(all);  // buckets that never end stay in it
+    ProcessGroup own = *group.new_group(all);  // keeps buckets that never end
     std::vector<float> value(10, 1.0F);
     std::vector<float> gradient(10, 1.0F);
     Reducer reducer({{.name = "layer", .value = value, .gradient = gradient}}, own, {});

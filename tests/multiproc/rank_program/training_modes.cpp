@@ -1,6 +1,6 @@
-// The proof that a Reducer's modes do not change what is learned: after every step, gradients averaged over ranks are
+// Proves that a Reducer's modes do not change what is learned: after every step, gradients averaged over ranks equal
 // those of one process with the whole batch. The model has what makes modes differ: a shared parameter, branches that
-// only some ranks take, a parameter that nobody uses, and two element types.
+// only some ranks take, an unused parameter, and two element types.
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -27,9 +27,9 @@ namespace ddp::test {
 namespace {
 
 constexpr std::size_t kWidth = 16;
-constexpr int kBatch = 12;  // samples of a step, dealt to the ranks in turn
+constexpr int kBatch = 12;  // samples per step, dealt to the ranks in turn
 constexpr int kSteps = 20;
-constexpr std::size_t kNames = 8;  // weight, factor, three branches, shared (two names), bias; idle stands behind them
+constexpr std::size_t kNames = 8;  // weight, factor, three branches, shared (two names), bias; idle follows
 
 /// out = factor . (weight x) + branch[sample % 3] . x + shared . x + shared . x^2 + bias, loss = (out - target)^2 / 2.
 class BranchedModel {
@@ -40,7 +40,7 @@ class BranchedModel {
   std::vector<float>& gradients() { return gradients_; }
   double& bias_gradient() { return bias_gradient_; }
 
-  /// @param own whether the gradients' memory is the model's.
+  /// @param own whether the model owns the gradients' memory.
   std::vector<Parameter> parameters(bool own) {
     std::vector<Parameter> list;
     for (std::size_t i = 0; i <= kNames; ++i) {
@@ -148,7 +148,7 @@ ReducerOptions options_of(const Mode& mode, std::optional<RecordedOrder> recorde
   return options;
 }
 
-/// A rank's replica under a Reducer, and beside it the same model trained on whole batches.
+/// A rank's replica under a Reducer, and the same model trained on whole batches next to it.
 class Training {
  public:
   Training(World& world, ProcessGroup& group, const Mode& mode, std::optional<RecordedOrder> recorded = {})
@@ -167,7 +167,7 @@ class Training {
     check_step(number);
   }
 
-  /// Each sample is a leaf: a step of its own, whichever rank has it.
+  /// Each sample is a leaf: its own step, whichever rank has it.
   void step_by_leaves(int number) {
     clear();
     for (int sample = rank_; sample < kBatch; sample += ranks_) {
@@ -219,7 +219,7 @@ class Training {
     for (int sample = first; sample < past; ++sample) {
       if (sample % ranks_ == rank_) taken[static_cast<std::size_t>(sample) % 3] = true;
     }
-    // of those that are not used some are known before, the others are just never marked
+    // some unused ones are reported beforehand, the others are just never marked
     if (mode_.graph == Graph::find_unused && !taken[1]) unused.push_back(3);
     if (mode_.graph == Graph::find_unused && number % 2 == 0) unused.push_back(kNames);
     reducer_.prepare_for_backward(unused);
@@ -228,7 +228,7 @@ class Training {
     for (int sample = first; sample < past; ++sample) {
       if (sample % ranks_ == rank_) replica_.backward(number, sample, scale, gradients_, *bias_);
     }
-    // another order on every rank, from two threads
+    // a different order on every rank, from two threads
     const auto mark = [&](std::size_t parity) {
       for (std::size_t i = 0; i <= kNames; ++i) {
         const std::size_t index = (i + static_cast<std::size_t>(rank_)) % (kNames + 1);
@@ -253,8 +253,8 @@ class Training {
     for (int sample = 0; sample < kBatch; ++sample) {
       whole.backward(number, sample, 1.0F / kBatch, expected, bias);
     }
-    // Sums of 12 float32 terms in another order, and differences of earlier steps: some 1e-6. The hooks round to 11 and
-    // 8 bits in each step.
+    // Sums of 12 float32 terms in another order, and differences of earlier steps: about 1e-6. The hooks round to 11
+    // and 8 bits in each step.
     const std::string hook = mode_.hook;
     const double tolerance = hook == "float16" ? 5e-3 : hook == "bfloat16 wrapper" ? 5e-2 : 2e-5;
     const auto compare = [&](const char* name, double mine, double wanted) {
@@ -291,7 +291,7 @@ class Training {
   double* bias_ = nullptr;
 };
 
-/// Of a replica that was trained for 20 steps.
+/// The hash of a replica after 20 steps.
 std::uint64_t trained_exactly(World& world, ProcessGroup& group, bool view) {
   Training training(world, group, {.view = view, .graph = Graph::plain, .accumulate = false, .hook = "exact"});
   for (int step = 1; step <= kSteps; ++step) training.step_by_leaves(step);
@@ -331,11 +331,11 @@ void train_exactly(World& world) {
   fmt::print("EXACT {:016x}\n", hash);
 }
 
-// Saves of checkpoints that end in their midst: by a signal, by a full disk.
+// Checkpoint saves that are interrupted: by a signal, or by a full disk.
 
 namespace {
 
-/// Tells by its values of which step and rank it is.
+/// Its values show which step and rank it comes from.
 struct SavedModel {
   std::vector<float> weight = std::vector<float>(60'000);
   std::vector<std::int64_t> step = {0};
@@ -349,7 +349,7 @@ struct SavedModel {
   }
 };
 
-/// The step from which it goes on, whose values are checked; 0 without a checkpoint.
+/// The step to continue from, whose values are checked; 0 without a checkpoint.
 std::int64_t resume(Checkpoints& kept, SavedModel& model, int rank) {
   const auto restored = kept.restore(model.tensors());
   if (!restored) return 0;
@@ -375,7 +375,7 @@ void save_checkpoints(World& world, Arguments arguments) {
     std::fflush(stdout);
   }
   if (arguments.size() < 3) return;
-  // The victim cannot read the second of its tensors: it falls when it has written the first.
+  // The victim cannot read its second tensor: it dies after writing the first.
   auto tensors = model.tensors();
   if (std::stoi(arguments[2]) == group.rank()) {
     constexpr std::size_t kBytes = 1 << 16;

@@ -23,7 +23,7 @@ void add(std::vector<Node*>& tips, const std::vector<Node*>& more) {
   }
 }
 
-/// All that @p tips come after, and themselves.
+/// All nodes that precede @p tips, and the tips.
 std::set<const Node*> reached_from(std::vector<Node*> tips) {
   std::set<const Node*> reached;
   while (!tips.empty()) {
@@ -241,7 +241,7 @@ CUresult cuStreamGetCaptureInfo_v2(CUstream handle, CUstreamCaptureStatus* statu
   const Lock lock(state().mutex);
   Stream* stream = nullptr;
   if (const CUresult code = capture_info(handle, *status, stream); code != CUDA_SUCCESS) return code;
-  if (dependencies != nullptr || dependency_count != nullptr) return CUDA_ERROR_NOT_SUPPORTED;  // nobody here asks
+  if (dependencies != nullptr || dependency_count != nullptr) return CUDA_ERROR_NOT_SUPPORTED;  // not used here
   if (*status != CU_STREAM_CAPTURE_STATUS_ACTIVE) return CUDA_SUCCESS;
   if (id != nullptr) *id = stream->capture->id;
   if (graph != nullptr) *graph = reinterpret_cast<CUgraph>(stream->capture->graph);
@@ -274,8 +274,8 @@ std::set<UserObject*>& user_objects() {
   return instance;
 }
 
-/// Gives up references; destroys the object in a thread of its own if none is left. "The destroy callback ... is called
-/// asynchronously, must not make CUDA API calls". With the lock.
+/// Drops references; destroys the object in a thread of its own if none is left. "The destroy callback ... is called
+/// asynchronously, must not make CUDA API calls". Call with the lock held.
 void release(UserObject& object, unsigned count) {
   object.references -= count;
   if (object.references > 0) return;
@@ -307,7 +307,7 @@ void destroy_graph(Graph* graph) {
     graphs().erase(graph);
     release_all(graph->retained);
   }
-  delete graph;  // maybe with the last of its work
+  delete graph;  // perhaps with the last of its work
 }
 
 std::size_t live_graphs() { return graphs().size() + executables().size(); }
@@ -320,7 +320,7 @@ CUresult cuGraphInstantiateWithFlags(CUgraphExec* handle, CUgraph graph_handle, 
   const Lock lock(state().mutex);
   auto* graph = reinterpret_cast<Graph*>(graph_handle);
   if (!graphs().contains(graph)) return CUDA_ERROR_INVALID_HANDLE;
-  if (flags != 0) return CUDA_ERROR_NOT_SUPPORTED;  // nobody here uses any
+  if (flags != 0) return CUDA_ERROR_NOT_SUPPORTED;  // not used here
   for (const auto& capture : state().captures) {
     if (capture->graph == graph) return CUDA_ERROR_ILLEGAL_STATE;
   }
@@ -340,7 +340,7 @@ CUresult cuGraphLaunch(CUgraphExec handle, CUstream stream_handle) {
   if (const CUresult code = find_stream(stream_handle, stream); code != CUDA_SUCCESS) return code;
   auto* executable = reinterpret_cast<ExecutableGraph*>(handle);
   if (!executables().contains(executable)) return CUDA_ERROR_INVALID_HANDLE;
-  if (stream->capture) {  // it would become a child graph, which nobody here uses
+  if (stream->capture) {  // it would become a child graph, which is not used here
     invalidate(*stream->capture);
     return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   }
@@ -365,7 +365,7 @@ CUresult cuGraphExecDestroy(CUgraphExec handle) {
     Lock lock(state().mutex);
     if (executables().erase(executable) == 0) return CUDA_ERROR_INVALID_HANDLE;
     if (executable->last && !executable->last->done) {
-      // Its user objects go when its last launch is over.
+      // Its user objects are released when its last launch is over.
       std::thread([retained = executable->retained, last = executable->last] {
         Lock waiting(state().mutex);
         state().progress.wait(waiting, [&] { return last->done; });

@@ -13,7 +13,7 @@ namespace fake_cuda {
 namespace {
 
 // cuMemAlloc: "The allocated memory is suitably aligned for any kind of variable"; in fact to 256 bytes (Best Practices
-// Guide, Coalesced Access to Global Memory). As much again lies behind each block, so that running over is seen.
+// Guide, Coalesced Access to Global Memory). The same amount follows each block, so that overruns are noticed.
 constexpr std::size_t kAlignment = 256;
 constexpr std::size_t kQuarantineBytes = 32 * 1024 * 1024;
 
@@ -180,20 +180,20 @@ Memory& memory() {
 
 // The driver API's Memory Management. Sources: the functions' pages; "API synchronization behavior"; Programming Guide,
 // "Implicit Synchronization": page-locked and device memory allocation waits for all work. CUDA may wait there; the
-// double always does, for the unlucky case is the one to be ready for.
+// double always does, so that programs are ready for the worst case.
 
 namespace {
 
 std::uintptr_t address_of(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); }
 
-/// What a call that allocates or frees begins with: refused during captures, then waits for the device.
+/// Begins every call that allocates or frees: refused during captures, otherwise waits for the device.
 CUresult begin_blocking(Lock& lock, Context*& context) {
   if (const CUresult code = usable_context(context); code != CUDA_SUCCESS) return code;
   if (const CUresult code = refuse_unsafe(); code != CUDA_SUCCESS) return code;
   return wait_for(lock, all_work(*context), *context);
 }
 
-/// One side of a copy: device memory or page-locked memory must be there when the copy runs.
+/// One side of a copy: device memory or page-locked memory must still exist when the copy runs.
 struct Side {
   std::uintptr_t address;
   std::optional<Allocation> allocation;  ///< none: pageable memory of the host
@@ -296,14 +296,14 @@ CUresult cuMemFree(CUdeviceptr address) {
   return memory().release(address) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-/// The address is known at once; the memory may be used in the stream's order.
+/// The address is known at once; the memory is usable in the stream's order.
 CUresult cuMemAllocAsync(CUdeviceptr* address, std::size_t bytes, CUstream handle) {
   FAKE_CUDA_CALL(cuMemAllocAsync);
   if (address == nullptr || bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   const Lock lock(state().mutex);
   Stream* stream = nullptr;
   if (const CUresult code = find_stream(handle, stream); code != CUDA_SUCCESS) return code;
-  if (stream->capture) return refuse_captured(*stream);  // CUDA makes a node of it; nobody here does that
+  if (stream->capture) return refuse_captured(*stream);  // CUDA would make a graph node; no test here needs that
   void* pointer = memory().allocate(stream->context->device->number, bytes);
   *address = address_of(pointer);
   return pointer == nullptr ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;

@@ -1,5 +1,5 @@
-// The driver API's Module Management and Execution Control. A kernel is the function of the host that was registered by
-// its name; it runs in the stream's thread, when the stream comes to it.
+// The driver API's Module Management and Execution Control. A kernel is the host function registered by its name; it
+// runs in the stream's thread, when the stream reaches it.
 #include "tests/support/fake_cuda/modules.hpp"
 
 #include <dlfcn.h>
@@ -143,7 +143,7 @@ CUresult cuLaunchKernel(CUfunction handle, unsigned grid_x, unsigned grid_y, uns
     auto* function = reinterpret_cast<Function*>(handle);
     if (!functions().contains(function)) return CUDA_ERROR_INVALID_HANDLE;
     if (function->module->context != current_context()) return CUDA_ERROR_INVALID_CONTEXT;
-    // Parameters are copied at the call.
+    // Parameters are copied by the call.
     const auto* bytes = static_cast<const unsigned char*>(parameters[0]);
     const FakeCudaKernel kernel = function->kernel;
     // In words, so that the struct is aligned.
@@ -159,9 +159,9 @@ CUresult cuLaunchKernel(CUfunction handle, unsigned grid_x, unsigned grid_y, uns
 }
 }
 
-// Streams run what is put into them: each is a FIFO with a thread of its own. Sources: CUDA C++ Programming Guide,
-// sections "Streams", "Default Stream", "Stream Priorities", "Concurrent Kernel Execution"; driver API, "Stream
-// synchronization behavior".
+// Streams run queued work: each is a FIFO with a thread of its own. Sources: CUDA C++ Programming Guide, sections
+// "Streams", "Default Stream", "Stream Priorities", "Concurrent Kernel Execution"; driver API, "Stream synchronization
+// behavior".
 
 namespace {
 
@@ -217,7 +217,7 @@ void serve(Stream& stream) {
     Task task = std::move(stream.tasks.front());
     stream.tasks.pop_front();
     CUresult result = CUDA_SUCCESS;
-    if (task.work && context.failed == CUDA_SUCCESS) {  // a failed context runs nothing any more
+    if (task.work && context.failed == CUDA_SUCCESS) {  // a failed context runs nothing more
       lock.unlock();
       result = run(stream, *task.work, random);
       lock.lock();
@@ -228,7 +228,7 @@ void serve(Stream& stream) {
     task.marker->at = std::chrono::steady_clock::now();
     all.progress.notify_all();
     lock.unlock();
-    task = {};  // destroys the work's argument, if no graph has it
+    task = {};  // destroys the work's argument, unless a graph has it
     lock.lock();
   }
   lock.unlock();

@@ -1,5 +1,5 @@
-// Collectives through the room's slots: each rank puts a piece of what it contributes into its slot, waits for all, and
-// takes what it needs out of theirs.
+// Collectives through the room's slots: each rank puts a piece of its contribution into its slot, waits for all ranks,
+// and takes what it needs from their slots.
 #include "collective.hpp"
 
 #include <algorithm>
@@ -32,7 +32,7 @@ std::string describe(const CallRecord& call) {
          std::to_string(call.root) + ")";
 }
 
-/// A collective as it goes on, on one rank.
+/// A running collective on one rank.
 class Collective {
  public:
   Collective(ncclComm_t comm, Room& room, const Task& task, PeerWatch& watch)
@@ -52,7 +52,7 @@ class Collective {
  private:
   std::size_t ranks() const { return static_cast<std::size_t>(room_.size()); }
 
-  /// Waits until all have come to @p step.
+  /// Waits until all ranks have reached @p step.
   bool reached(std::uint64_t step) {
     return wait_until(
         [&] {
@@ -79,7 +79,7 @@ class Collective {
   }
 
   CallRecord record() const {
-    // A user's operation has another number on each rank.
+    // A user's operation has a different number on each rank.
     const std::uint32_t op = std::min<std::uint32_t>(task_.op, ncclNumOps);
     return {.function = static_cast<std::uint32_t>(task_.function),
             .type = static_cast<std::uint32_t>(task_.type),
@@ -88,7 +88,7 @@ class Collective {
             .count = task_.count};
   }
 
-  /// NCCL matches by the order of launches only; other arguments on another rank hang or corrupt data
+  /// NCCL matches only by the order of launches; different arguments on another rank hang or corrupt data
   /// (enqueue.cc:3143: only its global check mode compares).
   bool matches(const CallRecord& mine) {
     for (int rank = 0; rank < room_.size(); ++rank) {
@@ -191,7 +191,7 @@ struct Format {
     return sign * std::ldexp(whole, static_cast<int>(exponent) - bias() - mantissa_bits);
   }
 
-  /// To the nearest, ties to even; too large ones of 8 bits become the largest (as CUDA's saturating conversions).
+  /// Rounds to the nearest, ties to even; too large 8-bit values become the largest (as CUDA's saturating conversions).
   std::uint32_t encode(float value) const {
     const std::uint32_t sign = std::signbit(value) ? 1U << sign_shift() : 0;
     const std::uint32_t top = exponent_mask() << mantissa_bits;
@@ -216,7 +216,7 @@ constexpr Format kBfloat{8, 7, true};
 constexpr Format kE4m3{4, 3, false};
 constexpr Format kE5m2{5, 2, true};
 
-/// How elements lie in memory, and what is computed in.
+/// How elements are stored, and the type to compute in.
 template <class Stored, class Computed = Stored>
 struct Plain {
   using Value = Computed;
@@ -239,7 +239,7 @@ struct Small {
   static void store(Value value, void* to) { Plain<Bits>::store(static_cast<Bits>(kFormat.encode(value)), to); }
 };
 
-/// Calls @p use with the type's way of storing.
+/// Calls @p use with the type's storage format.
 template <class Use>
 auto with_type(ncclDataType_t type, Use&& use) {
   switch (type) {
@@ -335,11 +335,11 @@ void from_double(ncclDataType_t type, double value, void* element) {
   });
 }
 
-// Sends and receives of a group, all at the same time: through a mailbox for each pair of ranks, piece by piece.
+// Sends and receives of a group, all at the same time: through a mailbox per pair of ranks, piece by piece.
 
 namespace {
 
-/// One send or receive as it goes on.
+/// A running send or receive.
 struct Transfer {
   const Task* task;
   std::size_t bytes;
@@ -381,7 +381,7 @@ bool run_transfers(ncclComm_t comm, Room& room, const std::vector<const Task*>& 
   std::vector<Transfer> transfers;
   transfers.reserve(tasks.size());
   for (const Task* task : tasks) transfers.push_back({.task = task, .bytes = task->count * size_of(task->type)});
-  // One step of all; with one peer and direction, in the order of calls.
+  // One step of each; with one peer and direction, in call order.
   const auto turn = [&](bool& over, bool& failed) {
     bool moved = false;
     over = true;

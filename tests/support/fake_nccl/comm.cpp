@@ -166,7 +166,7 @@ std::string host() {
   return name.data();
 }
 
-/// Ids of this process that ranks have used: each serves for one communicator.
+/// Ids that this process' ranks have used: each serves one communicator.
 class UsedIds {
  public:
   bool use(const std::string& room, int rank) {
@@ -238,7 +238,7 @@ ncclResult_t init_rank(const char* function, ncclComm_t* made, int size, const n
     }
     return meet(comm, room, nullptr, faults);
   };
-  return finish(add_job({.comm = comm, .work = work}));  // a communicator that fails wants to be aborted, too
+  return finish(add_job({.comm = comm, .work = work}));  // a failed communicator must be aborted, too
 }
 
 }  // namespace
@@ -339,13 +339,13 @@ namespace {
 
 const Stop kNeverEnds = [] { return false; };
 
-/// init.cc, commDestroySync: what was launched is waited for. Aborted kernels end by themselves; one that never looks
-/// at the flag (kernel_stuck) makes this hang.
+/// init.cc, commDestroySync: waits for launched work. Aborted kernels end by themselves; one that never checks the flag
+/// (kernel_stuck) makes this hang.
 void wait_for_device(ncclComm_t comm) {
   wait_until([&] { return comm->order.idle(); }, kNeverEnds);
 }
 
-/// init.cc, commReclaim. NCCL frees the resources of all ranks of a process with the last of them; here each its own.
+/// init.cc, commReclaim. NCCL frees the resources of all ranks of a process with the last one; here each frees its own.
 ncclResult_t reclaim(ncclComm_t comm) {
   if (comm->initialized) wait_for_device(comm);
   if (comm->room) comm->room->leave(comm->rank);
@@ -382,7 +382,7 @@ FAKE_NCCL_EXPORT ncclResult_t ncclCommFinalize(ncclComm_t comm) {
   return end_call(comm, add_job({.comm = comm, .work = work}));
 }
 
-/// init.cc:2878. The early returns leave the group open, as there: the thread's later calls are queued without end.
+/// init.cc:2878. As in NCCL, the early returns leave the group open: the thread's later calls are queued forever.
 FAKE_NCCL_EXPORT ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   if (comm == nullptr) return ncclSuccess;
   group_start();
@@ -396,21 +396,21 @@ FAKE_NCCL_EXPORT ncclResult_t ncclCommDestroy(ncclComm_t comm) {
     return result;
   }
   const auto ordered = suffer_call(take_faults("CommDestroy", comm), kNeverEnds);
-  // An internal group, which blocks, since the communicator is being destroyed; also where it was made not to.
+  // An internal group, which blocks because the communicator is being destroyed, even if it was made non-blocking.
   const ncclResult_t result = ordered ? *ordered : add_job({.comm = comm, .work = [comm] { return reclaim(comm); }});
   note_group_error(result);
   const ncclResult_t ended = group_end();
   return ended == ncclSuccess ? result : ended;
 }
 
-/// init.cc:3024. Ends the kernels of this rank only; others go on waiting.
+/// init.cc:3024. Ends only this rank's kernels; other ranks keep waiting.
 FAKE_NCCL_EXPORT ncclResult_t ncclCommAbort(ncclComm_t comm) {
   if (comm == nullptr) return ncclSuccess;
   if (const auto result = check_comm(comm, "ncclCommAbort"); result != ncclSuccess) return result;
   group_start();
   set_abort_flags(comm, true);
   comm->destroy_called = true;
-  ensure_ready(comm);  // joins the thread of init, whatever it says
+  ensure_ready(comm);  // joins init's thread, whatever its result
   const auto ordered = suffer_call(take_faults("CommAbort", comm), kNeverEnds);
   const ncclResult_t result = ordered ? *ordered : add_job({.comm = comm, .work = [comm] { return reclaim(comm); }});
   note_group_error(result);

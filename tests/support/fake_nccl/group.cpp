@@ -14,7 +14,7 @@ struct CommTasks {
   std::vector<Task> tasks;
 };
 
-/// Of a thread (group.cc:27): a depth that is not brought back to 0 makes later calls of the thread wait in vain.
+/// A thread's group (group.cc:27): unless its depth returns to 0, later calls of the thread wait in vain.
 struct Group {
   int depth = 0;
   ncclResult_t error = ncclSuccess;
@@ -49,7 +49,7 @@ std::vector<ncclComm_t> comms_of(const Group& all) {
   return comms;
 }
 
-/// group.cc, asyncJobLaunch: a thread each, so that several ranks of one process can meet.
+/// group.cc, asyncJobLaunch: one thread per job, so that several ranks of one process can rendezvous.
 ncclResult_t run_jobs(const std::vector<Job>& jobs) {
   if (jobs.size() == 1) return jobs.front().work();
   std::vector<ncclResult_t> results(jobs.size(), ncclSuccess);
@@ -62,7 +62,8 @@ ncclResult_t run_jobs(const std::vector<Job>& jobs) {
   return failed == results.end() ? ncclSuccess : *failed;
 }
 
-/// transport.cc, ncclTransportRingConnect with NCCL_RUNTIME_CONNECT=1: the first collective connects, with all ranks.
+/// transport.cc, ncclTransportRingConnect with NCCL_RUNTIME_CONNECT=1: the first collective connects, together with all
+/// ranks.
 ncclResult_t connect(ncclComm_t comm, const std::vector<Task>& tasks) {
   const bool collective = std::any_of(tasks.begin(), tasks.end(), [](const Task& task) {
     return task.function != Function::send && task.function != Function::receive;
@@ -93,8 +94,8 @@ ncclResult_t launch_all(const Group& all) {
   return result;
 }
 
-/// group.cc:822: every communicator is in progress, a thread launches, and the caller goes on: streams get the work
-/// later than it returns.
+/// group.cc:822: every communicator is in progress, a thread launches, and the caller continues: streams get the work
+/// after it returns.
 ncclResult_t launch_later(Group all) {
   const auto job = std::make_shared<GroupJob>();
   for (ncclComm_t comm : comms_of(all)) {
@@ -102,7 +103,7 @@ ncclResult_t launch_later(Group all) {
     const std::lock_guard lock(comm->mutex);
     if (!comm->group_job) comm->group_job = job;
   }
-  // The thread reports success as its last act, upon which others join it: it must be in place before.
+  // The thread reports success as its last act, which makes others join it: it must be registered before.
   auto shared = std::make_shared<Group>(std::move(all));
   const auto go = std::make_shared<std::atomic<bool>>(false);
   job->thread = std::thread([shared, go] {
@@ -171,7 +172,7 @@ FAKE_NCCL_EXPORT ncclResult_t ncclGroupStart() {
 }
 FAKE_NCCL_EXPORT ncclResult_t ncclGroupEnd() { return group_end(); }
 
-// The functions that communicate: checks, and tasks of the current group.
+// The functions that communicate: argument checks, and tasks of the current group.
 
 namespace {
 
@@ -189,7 +190,7 @@ Task task_of(Function function, const void* send, void* receive, std::size_t cou
           .stream = stream};
 }
 
-/// argcheck.cc, ArgsCheck. Pointers are looked at when the work runs, as NCCL does without NCCL_CHECK_MODE.
+/// argcheck.cc, ArgsCheck. Pointers are checked when the work runs, as NCCL does without NCCL_CHECK_MODE.
 ncclResult_t check_arguments(ncclComm_t comm, const char* name, const Task& task) {
   const auto invalid = [&](const char* what) {
     note_error(std::string(name) + " : " + what);
@@ -245,7 +246,7 @@ ncclResult_t enqueue_transfer(const char* name, ncclComm_t comm, Task task) {
                          [comm](Task checked) { return add_task(comm, std::move(checked)); });
 }
 
-/// One part of what a rank exchanges with all, or with the root: NCCL makes sends and receives of these, too
+/// One part of a rank's exchange with all ranks, or with the root: NCCL also turns these into sends and receives
 /// (enqueue.cc:3070-3112).
 ncclResult_t add_transfer(ncclComm_t comm, const Task& whole, Function function, int peer, std::size_t part) {
   Task task = whole;
@@ -347,8 +348,8 @@ FAKE_NCCL_EXPORT ncclResult_t ncclScatter(const void* send, void* receive, std::
 
 namespace {
 
-/// How many operations a device runs now: kernels that wait for others occupy it (collectives.md 4.4: two communicators
-/// in different order on two ranks can so wait for each other).
+/// How many operations a device runs now: kernels that wait for others occupy it, so two communicators used in
+/// different order on two ranks can wait for each other (collectives.md 4.4).
 class DeviceSlots {
  public:
   bool take(int device, const Stop& stop) {
@@ -403,7 +404,7 @@ class Kernel {
     if (!captured_) comm_->order.finish(ticket_);
   }
 
-  // For the other streams of the group.
+  // For the group's other streams.
   std::atomic<int> arrived_{0};
   std::atomic<bool> done_{false};
 

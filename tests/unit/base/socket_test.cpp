@@ -1,4 +1,4 @@
-// TCP with deadlines against peers that refuse, say nothing, do not read, or go away in the middle of a message.
+// TCP with deadlines against peers that refuse, stay silent, do not read, or disappear in the middle of a message.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <netdb.h>
@@ -152,7 +152,7 @@ TEST(Socket, UnknownNameIsTheCallersMistake) {
   EXPECT_THAT(outcome.text, HasSubstr("no such host.invalid"));
 }
 
-/// A listener whose backlog is full: further connections hang, as to a host behind a firewall that drops packets.
+/// A listener with a full backlog: further connections hang, as to a host behind a firewall that drops packets.
 class BlackHole {
  public:
   BlackHole() {
@@ -188,7 +188,7 @@ TEST(Socket, ConnectingIntoABlackHoleEndsAtTheDeadline) {
   EXPECT_LT(outcome.took, std::chrono::seconds(20));
 }
 
-/// As getaddrinfo gives them for a name with these ports at 127.0.0.1.
+/// As getaddrinfo returns them for a name with these ports at 127.0.0.1.
 class Addresses {
  public:
   explicit Addresses(const std::vector<std::uint16_t>& ports) : targets_(ports.size()), list_(ports.size()) {
@@ -248,7 +248,7 @@ TEST(Socket, SilentPeerEndsAtTheDeadline) {
   EXPECT_LT(outcome.took, std::chrono::seconds(20));
 }
 
-// A deadline holds for the whole message: one byte now and then must not push it out.
+// A deadline holds for the whole message: single bytes now and then must not extend it.
 TEST(Socket, TricklingPeerEndsAtTheDeadline) {
   Pair pair = connected_pair();
   std::atomic<bool> stop{false};
@@ -317,7 +317,7 @@ TEST(Socket, WaitForSeesWhatIsThere) {
 
 }  // namespace ddp::base
 
-// Name resolution with a deadline, against a resolver that this file stands in for.
+// Name resolution with a deadline; this file replaces the resolver.
 
 // For one name it hangs for good, as with dead name servers or a stuck directory service.
 extern "C" int getaddrinfo(const char* host, const char* service, const addrinfo* wanted, addrinfo** found) {

@@ -1,5 +1,5 @@
-// Finding out why an operation does not finish, among members that answer over real channels on loopback: who is
-// blamed, for what, and that all hear of it.
+// Finding out why an operation does not finish, among members that answer over real channels on loopback: which rank is
+// blamed, for what, and that all ranks learn it.
 #include <chrono>
 #include <thread>
 
@@ -87,7 +87,7 @@ TEST(FailureDetector, ASilentRankIsLostByTheDeadline) {
   ASSERT_TRUE(group.detector(2).verdict()) << "time must be left to tell the others";
 }
 
-// Ranks 0 and 1 on a node, 2 and 3 on another: of rank 3, rank 2 says that it runs.
+// Ranks 0 and 1 share a node, 2 and 3 another: rank 2 reports that rank 3 runs.
 TEST(FailureDetector, ASilentRankWhoseProcessRunsIsSlow) {
   for (const int slow : {1, 3}) {
     Members group{4};
@@ -164,7 +164,7 @@ TEST(FailureDetector, ABreakWhileAllAreAliveIsTheNetworksFault) {
   EXPECT_THAT(error.what(), HasSubstr("no other rank is known to be lost"));
 }
 
-// A connection breaks before the process behind it is gone: asking again finds it dead.
+// A connection breaks before its process is gone: asking again finds it dead.
 TEST(FailureDetector, ARankThatDiesWhileItIsAskedIsFound) {
   Members group{2};
   group.call_everywhere(all_reduce(1));
@@ -219,7 +219,7 @@ TEST(FailureDetector, AllInvestigatingAtOnceBlameTheSame) {
   });
 }
 
-// It has the others keep what it found, and cannot tell them that they all do.
+// It makes the others keep its proposal, but cannot confirm to them that all do.
 TEST(FailureDetector, WhatADeadRankHadProposedIsTheVerdict) {
   Members group{4};
   group.call_everywhere(all_reduce(1));
@@ -276,8 +276,8 @@ TEST(FailureDetector, AGroupOfOneHasNoOneToAsk) {
 
 }  // namespace
 
-// Looking after those that a slow operation waits for, over real channels on loopback: differences and losses are found
-// long before the deadline, and nobody is lost for being slow.
+// Watching the ranks that a slow operation waits for, over real channels on loopback: differences and losses are found
+// long before the deadline, and a slow rank is not lost.
 
 namespace {
 
@@ -312,7 +312,7 @@ TEST(FailureWatch, TheNextRankIsCompared) {
   EXPECT_TRUE(group.detector(2).verdict());
 }
 
-// A rank that computes watches nobody: those behind it are its watcher's.
+// A computing rank watches no other: its own watcher takes over the ranks after it.
 TEST(FailureWatch, ARankBehindOneThatDoesNotWaitIsComparedToo) {
   Members group{4};
   group.call(0, all_reduce(1, 100));
@@ -359,7 +359,7 @@ TEST(FailureWatch, ANeighbourThatStaysSilentIsLost) {
   EXPECT_TRUE(group.detector(2).verdict());
 }
 
-// Its port is closed: by then it has left, or its end is known from a broken connection.
+// Its port is closed: it has left, or a broken connection has already shown its end.
 TEST(FailureWatch, ARankThatHasLeftIsGivenTimeWhileNothingIsBroken) {
   Members group{3, seconds(3)};
   group.call_everywhere(all_reduce(1));

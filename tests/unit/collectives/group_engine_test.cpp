@@ -1,5 +1,5 @@
-// The operations of a group: order, overlap of transfers, deadlines that hold although the backend ignores them, and
-// endings.
+// The operations of a group: order, overlapping transfers, deadlines that hold although the backend ignores them, and
+// ends.
 #include "collectives/group_engine.hpp"
 
 #include <gmock/gmock.h>
@@ -24,7 +24,7 @@ using std::chrono::seconds;
 using ::testing::HasSubstr;
 using Events = std::vector<std::string>;
 
-/// A group whose other members never have to be asked.
+/// A group whose other members never need to be asked.
 class GroupEngineTest : public ::testing::Test {
  protected:
   void start(milliseconds timeout = seconds(30)) {
@@ -66,7 +66,7 @@ TEST_F(GroupEngineTest, CollectivesRunInOrderOneAtATime) {
   EXPECT_EQ(control_->events(), expected);
 }
 
-/// "cpu:NAME,cuda:NAME": though the first would serve them, too.
+/// "cpu:NAME,cuda:NAME": although the first would serve CUDA tensors, too.
 TEST_F(GroupEngineTest, CudaTensorsGoToTheSecondOfTwoBackends) {
   const auto second = std::make_shared<BackendControl>();
   control_->traits.serves_cuda = true;
@@ -243,7 +243,7 @@ TEST_F(GroupEngineTest, ClosingWithWorkUnderWayAbortsIt) {
   }
 }
 
-/// From a thread that has nothing to do with the operations, one of which is waited for.
+/// From a thread unrelated to the operations, one of which another thread waits for.
 TEST_F(GroupEngineTest, AbortEndsWhatRunsAndWhatComes) {
   start();
   control_->hold();
@@ -293,7 +293,7 @@ TEST_F(GroupEngineTest, ClosingWithPostedTransfersAbortsThem) {
   }
 }
 
-/// A group of two, of which the other is silent: its port takes connections and never answers.
+/// A group of two whose other member is silent: its port accepts connections and never answers.
 class GroupWithASilentMember : public GroupEngineTest {
  protected:
   explicit GroupWithASilentMember(seconds peer_timeout = seconds(3)) {
@@ -319,7 +319,7 @@ TEST_F(GroupWithASilentMember, ItIsNamedLongBeforeTheDeadline) {
   }
 }
 
-/// It is asked after half a second, and given up after a time that no busy machine takes for what is tested.
+/// The member is asked after half a second, and given up only after longer than the test takes on any busy machine.
 class GroupThatWaitsForASilentMember : public GroupWithASilentMember {
  protected:
   GroupThatWaitsForASilentMember() : GroupWithASilentMember(seconds(60)) {}
@@ -333,7 +333,7 @@ TEST_F(GroupThatWaitsForASilentMember, ASlowOperationMayStillSucceed) {
   EXPECT_FALSE(error_of([&] { work.wait(); }));
 }
 
-// While one is being asked, which takes seconds, an operation with a short deadline begins.
+// While a member is being asked, which takes seconds, an operation with a short deadline begins.
 TEST_F(GroupThatWaitsForASilentMember, DeadlinesOfOthersHoldMeanwhile) {
   const Work slow = transfer(OperationKind::recv, 1);
   std::this_thread::sleep_for(milliseconds(1300));

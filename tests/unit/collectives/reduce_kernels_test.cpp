@@ -1,4 +1,4 @@
-// The arithmetic of reductions on the host, against the same thing written out plainly for every type and operation.
+// Reductions on the host, compared with a plain implementation for every type and operation.
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -22,7 +22,7 @@ __extension__ using Int128 = __int128;
 __extension__ using UnsignedInt128 = unsigned __int128;
 constexpr std::array kOps{ReduceOp::sum, ReduceOp::avg, ReduceOp::min, ReduceOp::max, ReduceOp::product};
 
-/// How a type's values are made, computed with and compared. Everything is done in a wide type and stored at the end.
+/// How to make, compute with and compare a type's values: in a wide type, stored at the end.
 template <class T>
 struct Traits {
   using WideInteger = std::conditional_t<std::is_unsigned_v<T>, UnsignedInt128, Int128>;
@@ -61,8 +61,8 @@ struct Traits<BFloat16> {
   static BFloat16 narrow(Wide value) { return to_bfloat16(static_cast<float>(value)); }
 };
 
-/// float sums in double are exact here but for one rounding, which is that of float: a double holds the sum and the
-/// product of two floats well enough that rounding twice is rounding once (53 >= 2 * 24 + 2).
+/// float sums in double are exact here except for one rounding, which is float's: a double represents the sum and
+/// product of two floats well enough that rounding twice equals rounding once (53 >= 2 * 24 + 2).
 template <class T>
 T expected(T a, T b, ReduceOp op) {
   using K = Traits<T>;
@@ -239,7 +239,7 @@ TEST(ReduceKernelsOfComplexNumbers, AddAndDivideBothParts) {
   EXPECT_EQ(copy, one);
 }
 
-/// 448 + 448 would be out of range before it is divided.
+/// 448 + 448 would be out of range before the division.
 TEST(ReduceKernelsOfFloat8, AveragesOfTheLargestStayThere) {
   const Float8E4M3 largest = to_float8_e4m3(448);
   Float8E4M3 out{};
@@ -283,8 +283,8 @@ TEST(ReduceKernelsOfHalf, SumsAreRoundedOnceFromFloat) {
 
 namespace ddp {
 
-// Conversions of float16 and bfloat16, against all of their values: every bit pattern survives the way to float and
-// back, and every float goes to the nearest value, ties to even.
+// Conversions of float16 and bfloat16 over all their values: every bit pattern survives the way to float and back, and
+// every float goes to the nearest value, ties to even.
 
 namespace {
 
@@ -301,7 +301,7 @@ struct BFloat16Format {
   static Type convert(float value) { return to_bfloat16(value); }
 };
 
-/// What a bit pattern means, by the definition of IEEE 754 and in double, where all values are exact.
+/// The value of a bit pattern, by the definition of IEEE 754 and in double, which represents all exactly.
 template <class Format>
 double meaning(std::uint16_t bits) {
   constexpr int kExponentBits = 15 - Format::kMantissaBits;
@@ -316,8 +316,8 @@ double meaning(std::uint16_t bits) {
   return sign * std::ldexp(fraction, std::max(exponent, 1) - Format::kBias);
 }
 
-/// The nearest value's bits, found by searching the table of all values. Positive values are ordered like their bits;
-/// the one after the largest finite value is 2^(emax+1), from which on everything is infinity.
+/// The nearest value's bits, by searching the table of all values. Positive values are ordered like their bits; after
+/// the largest finite value comes 2^(emax+1), from which on everything is infinity.
 template <class Format>
 std::uint16_t nearest(float value) {
   static const std::vector<double> positive = [] {
@@ -426,7 +426,7 @@ TYPED_TEST(HalfTypes, RandomFloatsGoToTheNearest) {
 }
 
 TYPED_TEST(HalfTypes, EveryNanStaysNan) {
-  // among them those whose set bits are all cut off
+  // including those whose set bits are all cut off
   for (const std::uint32_t bits : {0x7f800001U, 0xff800001U, 0x7f80ffffU, 0x7fc00000U, 0x7fffffffU, 0xffffffffU}) {
     const auto converted = TypeParam::convert(std::bit_cast<float>(bits));
     EXPECT_TRUE(std::isnan(meaning<TypeParam>(converted.bits))) << bits;
@@ -450,7 +450,7 @@ TEST(HalfAgainstTheCompiler, ConversionsAgree) {
     if (std::isnan(expected)) continue;
     ASSERT_EQ(std::bit_cast<std::uint32_t>(to_float(Half{stored})), std::bit_cast<std::uint32_t>(expected)) << bits;
   }
-  // a step of 4099 through all floats meets every exponent with many mantissas
+  // a step of 4099 through all floats reaches every exponent with many mantissas
   for (std::uint64_t bits = 0; bits <= 0xffffffffU; bits += 4099) {
     const auto value = std::bit_cast<float>(static_cast<std::uint32_t>(bits));
     if (std::isnan(value)) continue;

@@ -39,7 +39,7 @@ TEST_F(FakeMemory, FreshAndFreedBytesArePoison) {
   CUdeviceptr next = 0;
   EXPECT_EQ(api.mem_alloc(&next, 0), CUDA_ERROR_INVALID_VALUE);
   next = allocate(4 * sizeof(float));
-  EXPECT_NE(next, address);  // not given out again soon
+  EXPECT_NE(next, address);  // not reused soon
   EXPECT_EQ(api.mem_free(next), CUDA_SUCCESS);
   EXPECT_EQ(api.mem_alloc(&next, std::size_t{1} << 40), CUDA_ERROR_OUT_OF_MEMORY);
 }
@@ -58,7 +58,7 @@ TEST_F(FakeMemory, ThePoolIsUsedAgainAndCounted) {
   }
   std::array<CUdeviceptr, 3> parts{allocate(15 << 20), allocate(15 << 20), allocate(15 << 20)};
   for (const CUdeviceptr part : parts) EXPECT_EQ(api.mem_free(part), CUDA_SUCCESS);
-  EXPECT_EQ(api.mem_free(allocate(60 << 20)), CUDA_SUCCESS);  // neighbours become one again
+  EXPECT_EQ(api.mem_free(allocate(60 << 20)), CUDA_SUCCESS);  // neighbours merge again
   ASSERT_EQ(api.mem_get_info(&after, &total), CUDA_SUCCESS);
   EXPECT_EQ(after, before);
 }
@@ -75,8 +75,8 @@ TEST_F(FakeMemory, CopiesHappenInTheStreamsOrder) {
   enqueue(queue, gate.pass());
   EXPECT_EQ(api.memcpy_async(device, of(&pageable), sizeof(int), queue), CUDA_SUCCESS);
   EXPECT_EQ(api.memcpy_async(second, of(pinned), sizeof(int), queue), CUDA_SUCCESS);
-  pageable = 2;                    // it was staged at the call
-  *static_cast<int*>(pinned) = 2;  // it is read when the copy runs
+  pageable = 2;                    // the call staged it
+  *static_cast<int*>(pinned) = 2;  // the copy reads it when it runs
   std::atomic<bool> done = false;
   int result = 0;
   const long calls = fake_cuda_call_count("cuMemcpyAsync");
@@ -172,7 +172,7 @@ TEST_F(FakeMemory, PointersTellWhatTheyAre) {
   EXPECT_EQ(type, static_cast<unsigned>(CU_MEMORYTYPE_HOST));
   EXPECT_EQ(api.mem_host_unregister(host.data()), CUDA_SUCCESS);
   EXPECT_EQ(api.mem_host_unregister(host.data()), CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
-  // One asks for others' pointers in the plural form, which is no error.
+  // The plural form accepts other pointers without an error.
   EXPECT_EQ(api.pointer_get_attribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, of(host.data())),
             CUDA_ERROR_INVALID_VALUE);
   CUcontext owner = nullptr;
@@ -186,7 +186,7 @@ TEST_F(FakeMemory, PointersTellWhatTheyAre) {
   EXPECT_EQ(api.mem_free(memory), CUDA_SUCCESS);
 }
 
-/// What is freed under a copy that is still to run: the device faults.
+/// Memory freed before a queued copy runs: the device faults.
 struct FakeUseAfterFree : CudaTest {
   FakeUseAfterFree() : CudaTest(kFirstDeviceToFail + 1) {}
 };
@@ -207,7 +207,7 @@ TEST_F(FakeUseAfterFree, FailsTheContext) {
 
 }  // namespace
 
-// The double's controls: faults, pauses, counts; its kernels; devices that processes can tell apart; forks.
+// The double's controls: faults, pauses, counts; its kernels; distinguishable devices; forks.
 
 namespace {
 
@@ -258,7 +258,7 @@ TEST_F(FakeFaults, HangingCallsAndWork) {
   until([&] { return fake_cuda_call_count("cuEventSynchronize") > calls; });
   std::this_thread::sleep_for(std::chrono::milliseconds(2));
   EXPECT_FALSE(done);
-  EXPECT_EQ(api.stream_query(queue), CUDA_ERROR_NOT_READY);  // other calls go on
+  EXPECT_EQ(api.stream_query(queue), CUDA_ERROR_NOT_READY);  // other calls continue
   fake_cuda_clear_faults();
   caller.join();
   EXPECT_EQ(api.stream_synchronize(queue), CUDA_SUCCESS);
@@ -347,8 +347,8 @@ TEST_F(FakeFaults, KernelsRunInTheStreamWithTheirArgumentsOfTheCall) {
   EXPECT_EQ(api.launch_kernel(function, 0, 1, 1, 1, 1, 1, 0, queue, parameters.data(), nullptr),
             CUDA_ERROR_INVALID_VALUE);
   ASSERT_EQ(api.launch_kernel(function, 1, 1, 1, 32, 1, 1, 0, queue, parameters.data(), nullptr), CUDA_SUCCESS);
-  sum = {};    // was copied
-  first = 40;  // is read when the kernel runs
+  sum = {};    // already copied
+  first = 40;  // read when the kernel runs
   gate.open();
   EXPECT_EQ(api.stream_synchronize(queue), CUDA_SUCCESS);
   EXPECT_EQ(result, 42);

@@ -32,7 +32,7 @@ std::string line_with(std::size_t field, const std::string& text) {
   return line;
 }
 
-/// What load() says of a file with @p text; "" if it takes it.
+/// load()'s error for a file with @p text; "" if it accepts the file.
 std::string refusal_of(const std::string& text, Dataset* dataset = nullptr) {
   const auto file = std::filesystem::temp_directory_path() / ("some.csv" + std::to_string(::getpid()));
   std::ofstream(file) << text;
@@ -100,7 +100,7 @@ TEST(OrderOfSamples, IsAPermutationThatEveryPlatformMakes) {
   EXPECT_NE(shuffled_order(100, 1, 1), shuffled_order(100, 1, 2));
   EXPECT_NE(shuffled_order(100, 1, 1), shuffled_order(100, 2, 1));
   EXPECT_NE(shuffled_order(100, 1, 2), shuffled_order(100, 2, 1));
-  // Computed apart from this code, with Python's integers and the published definition of MT19937-64.
+  // Computed independently of this code, with Python's integers and the published definition of MT19937-64.
   EXPECT_THAT(shuffled_order(10, 1, 0), testing::ElementsAre(1, 7, 3, 9, 4, 0, 5, 2, 6, 8));
 }
 
@@ -178,7 +178,7 @@ void make_biases_uneven(Network<double>& network) {
 
 void ignore_ready(std::size_t) {}
 
-/// Gradient of scale * summed loss by every parameter, one parameter after the other, as one list.
+/// Gradient of scale * summed loss by every parameter in turn, as one list.
 std::vector<double> analytic_gradient(Network<double>& network, const Batch<double>& batch, double scale) {
   network.forward(batch);
   network.backward(scale, ignore_ready);
@@ -224,7 +224,7 @@ TEST(NetworkGradient, EqualsFiniteDifferencesForEveryParameter) {
     EXPECT_LT(largest_difference(analytic, numeric), 1e-9);
     EXPECT_GT(std::abs(*std::max_element(analytic.begin(), analytic.end())), 1e-2) << "the gradient must not vanish";
 
-    // The check can fail: with another scale, another label, or another sample it does.
+    // The check can fail: with another scale, label or sample it does.
     EXPECT_GT(largest_difference(analytic_gradient(network, batch, 0.26), numeric), 1e-4);
     auto relabelled = batch;
     relabelled.labels[3] = static_cast<std::uint8_t>((relabelled.labels[3] + 1) % 3);
@@ -276,7 +276,7 @@ TEST(NetworkGradient, OfAnEmptyBatchIsZeroAndAnnounced) {
 }
 
 /// Average over ranks of what each computes for its part, as a reducer would leave it.
-/// @param by_own_part scale by the size of the rank's own part, which is the usual mistake.
+/// @param by_own_part scales by the size of the rank's own part, the usual mistake.
 std::vector<double> averaged_gradient(Network<double>& network, const Batch<double>& batch, int world_size,
                                       bool by_own_part) {
   std::vector<std::size_t> positions(batch.size());

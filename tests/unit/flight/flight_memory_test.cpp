@@ -1,4 +1,4 @@
-// What a process's flight recorder says to those outside.
+// What a process's flight recorder shows to other processes.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -189,7 +189,7 @@ TEST(FlightMemory, ThatLiesAboutManyLargeGroupsTakesLittle) {
 
 }  // namespace
 
-// The ring keeps the last records whole, whoever writes and reads at the same time.
+// The ring keeps the last records whole, whatever threads write and read at the same time.
 
 namespace {
 
@@ -230,7 +230,7 @@ TEST(FlightRing, KeepsTheLastRecordsInOrder) {
   }
 }
 
-// What is unfinished and the last one, without all the others.
+// Reads unfinished records and the last one, without the others.
 TEST(FlightRing, OpenOnesAreReadAlone) {
   FlightRing ring(5);  // in eight slots
   EXPECT_TRUE(ring.read_open().entries.empty());
@@ -268,7 +268,7 @@ std::size_t resident_pages() {
   return resident;
 }
 
-/// Making one costs the same whatever its size: every rank does it while all wait for each other.
+/// Creating a ring costs the same whatever its size: every rank does it while all wait for each other.
 TEST(FlightRing, TakesMemoryWhenItIsUsed) {
   const std::size_t before = resident_pages();
   FlightRing ring(100'000);
@@ -330,7 +330,7 @@ TEST(FlightRing, OfNoSizeRecordsNothing) {
   EXPECT_TRUE(ring.read().entries.empty());
 }
 
-// Under the thread sanitizer, too. A ring of one place, where writers meet each other and the reader all the time.
+// Also under the thread sanitizer. A ring of one slot, where writers and the reader collide all the time.
 TEST(FlightRing, ReadersAndWritersAtTheSameTimeSeeWholeRecordsOnly) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(1);
   FlightRing ring(1);

@@ -1,4 +1,5 @@
-// What communication hooks send, refuse and forget. What they compute: tests/multiproc/rank_program/comm_hooks.cpp.
+// What communication hooks send, refuse and forget. For what they compute see
+// tests/multiproc/rank_program/comm_hooks.cpp.
 #include <ddp/comm_hooks.hpp>
 #include <ddp/model_averaging.hpp>
 
@@ -39,10 +40,10 @@ class CommHooks : public ReducerTest {
     const auto error = error_of(call);
     return error ? error->cause() : "no error";
   }
-  std::vector<std::size_t> sent_;  ///< bytes of each operation, but for the report
+  std::vector<std::size_t> sent_;  ///< bytes of each operation except the report
 };
 
-/// Notes what it is told.
+/// Records its calls.
 class ToldHook final : public CommHook {
  public:
   std::string name() const override { return "told"; }
@@ -56,7 +57,7 @@ class ToldHook final : public CommHook {
   bool fails = false;
 };
 
-/// Calls back while it starts to exchange the first bucket, as a function given to Work::on_finish may.
+/// Calls back while it starts exchanging the first bucket, as a function given to Work::on_finish may.
 class CallingHook final : public CommHook {
  public:
   explicit CallingHook(std::function<void()> call) : call_(std::move(call)) {}
@@ -98,7 +99,7 @@ TEST_F(CommHooks, GradientsMayBeMarkedWhileABucketIsLaunched) {
   }
 }
 
-/// What they do there: tests/multiproc/nccl_rank_reducer.cpp.
+/// For their results on devices see tests/multiproc/nccl_rank_reducer.cpp.
 TEST_F(CommHooks, AreRefusedOnDevicesBeforeTheFirstStep) {
   const Device device{.type = DeviceType::cuda, .index = 0};
   const TensorView value{values_[0].data(), DType::float32, {10}, device};
@@ -107,7 +108,7 @@ TEST_F(CommHooks, AreRefusedOnDevicesBeforeTheFirstStep) {
   EXPECT_THAT(cause_of([&] { make_for(noop_hook(), value, value); }), HasSubstr("no backend of the group serves CUDA"));
 }
 
-/// A plugin's, which copies only.
+/// A plugin's executor, which only copies.
 class ForeignExecutor final : public TensorExecutor {
  public:
   std::optional<Stream> stream() const noexcept override { return std::nullopt; }
@@ -134,7 +135,7 @@ TEST_F(CommHooks, ThatComputeNeedAnExecutorWithKernels) {
   }
 }
 
-/// Of another group, which may have new ranks, all allocate, since that may be collective.
+/// In another group, which may have new ranks, all ranks allocate, since that may be collective.
 TEST_F(CommHooks, TakeMemoryOnceInAGroup) {
   const PowerSgdOptions low{.start_iteration = 0, .min_compression_rate = 1};
   for (const auto& hook : {compress_hook(DType::float16), compress_wrapper(DType::bfloat16), quantize_per_tensor_hook(),
@@ -175,7 +176,7 @@ TEST_F(CommHooks, ExactAveragesHaveRoomForSoManyLeaves) {
   bucket.executor = std::make_shared<reducer::HostExecutor>();
   bucket.allocate = [](std::size_t bytes) { return reducer::host_memory(bytes); };
   const auto hook = exact_average_hook();
-  for (int most = 1; most < 1 << 18; ++most) hook->add_leaf(bucket);  // of each of two ranks, with the last one
+  for (int most = 1; most < 1 << 18; ++most) hook->add_leaf(bucket);  // by each of two ranks, including the last
   hook->start(bucket, group_)();
   EXPECT_THAT(gradients_[0], Each(1.0F));
   for (int most = 0; most < 1 << 18; ++most) hook->add_leaf(bucket);
@@ -215,7 +216,7 @@ TEST_F(CommHooks, ExactAveragesKeepLeavesInOtherBucketsAndGroups) {
   expect(4);
 }
 
-/// What a hook could not take is missing in its next bucket, for which the other ranks wait.
+/// What a hook failed to take is missing in its next bucket, which the other ranks wait for.
 TEST_F(CommHooks, ThatFailInAStepOfNoSyncEndTheGroup) {
   class Leaves final : public CommHook {
    public:

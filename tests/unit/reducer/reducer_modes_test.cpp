@@ -1,5 +1,5 @@
-// What a Reducer does besides averaging the gradient of every parameter: views, unused and shared parameters, static
-// graphs, hooks, memory.
+// What a Reducer does besides averaging every parameter's gradient: views, unused and shared parameters, static graphs,
+// hooks, memory.
 #include <ddp/broadcast_coalesced.hpp>
 
 #include <array>
@@ -31,7 +31,7 @@ class ReducerModes : public ReducerTest {
   static void mark(Reducer& reducer, const std::vector<std::size_t>& order) {
     for (const std::size_t index : order) reducer.mark_ready(index);
   }
-  /// How many all_reduces have begun; @p expected ones may take a moment.
+  /// How many all_reduces have begun; waits a moment for @p expected ones.
   std::size_t launches(std::size_t expected) const {
     for (const Deadline limit = soon(); launched().size() < expected && !limit.expired();) std::this_thread::yield();
     return launched().size();
@@ -59,7 +59,7 @@ TEST_F(ReducerModes, ViewsAreTheBucketsMemoryAndMoveWithIt) {
   EXPECT_THAT(floats(reducer.bucket_view(2)), Each(3.0F)) << "accumulated gradients move along";
   mark(reducer, {3, 2, 1});
   std::vector<float> own(10, 8.0F);
-  reducer.mark_ready(0, own);  // a framework has replaced the gradient
+  reducer.mark_ready(0, own);  // a framework replaced the gradient
   reducer.finalize();
   EXPECT_THAT(floats(reducer.bucket_view(0)), Each(8.0F));
   EXPECT_THAT(own, Each(8.0F));
@@ -72,7 +72,7 @@ TEST_F(ReducerModes, WithoutSynchronizationNothingIsExchanged) {
     const auto outer = reducer.no_sync();
     const auto inner = reducer.no_sync();
     reducer.prepare_for_backward();
-    mark(reducer, {0, 1});  // not all: nobody waits for them
+    mark(reducer, {0, 1});  // not all: no rank waits for the rest
     EXPECT_THAT(cause_of([&] { reducer.mark_ready(1); }), HasSubstr("before in this step"));
     reducer.finalize();
     reducer.broadcast_buffers(std::array{TensorView{values_[0]}});
@@ -266,7 +266,7 @@ TEST_F(ReducerModes, BucketsComeFromTheAllocator) {
   EXPECT_THAT(cause_of([&] { make_with(options); }), HasSubstr("returned null"));
 }
 
-/// Notes what it gets, and fails where it is told to.
+/// Records its calls, and fails on request.
 class NotingHook final : public CommHook {
  public:
   std::string name() const override { return "noting"; }
@@ -319,7 +319,7 @@ TEST_F(ReducerModes, ExactAveragesCountEachLeaf) {
   gradients_[1][3] = std::numeric_limits<float>::infinity();
   gradients_[2][0] = 0x1p23F;
   step(reducer);
-  // both leaves of both ranks: the mean of what was there before, and now
+  // both leaves of both ranks: the mean of the old and new values
   EXPECT_THAT(gradients_[0],
               ElementsAre((1e6F + 1) / 2, (1 - 1e6F) / 2, (1 + 0x1p-40) / 2, (1 - 0x1p-40) / 2, 0.5F, 0.5F,
                           static_cast<float>((1.0 + 0.1F) / 2), static_cast<float>((1.0 - 0.1F) / 2), 2, 3));
@@ -376,7 +376,7 @@ TEST_F(ReducerModes, BuffersTravelTogetherUnlessTheyAreLarge) {
   control_->effect = [](const ddp::Operation&) {};
   EXPECT_EQ(highest_active_rank(group_, true), 0);
   EXPECT_THAT(cause_of([&] { highest_active_rank(group_, false); }), HasSubstr("no rank is active"));
-  // what another rank sends comes to each tensor
+  // what another rank sends reaches each tensor
   control_->effect = [&](const ddp::Operation& operation) {
     auto* const bytes = static_cast<std::uint8_t*>(operation.output.data());
     std::iota(bytes, bytes + operation.count, std::uint8_t{10});

@@ -1,4 +1,4 @@
-// The Reducer over a backend that plays the other rank: order and memory of buckets, and how a step fails.
+// The Reducer over a backend that plays the other rank: bucket order and memory, and how a step fails.
 #include <array>
 #include <cstring>
 #include <future>
@@ -191,7 +191,7 @@ TEST_F(ReducerTest, ADifferenceIsNamedByParameterAndRank) {
               HasSubstr("parameter 1 differs: rank 0 has 'layer1' float32[10], rank 1 has 'layer9' float32[10]"));
 }
 
-// The other rank's description has another text in place of the fault, or of a buffer.
+// The other rank's description has a different text in place of the fault, or of a buffer.
 TEST_F(ReducerTest, WhatOneRankAloneFindsWrongEveryRankThrows) {
   const auto other_rank_has = [&](const std::string& ours, const std::string& theirs) {
     control_->effect = [=, compared = false](const ddp::Operation& operation) mutable {
@@ -242,7 +242,7 @@ TEST_F(ReducerTest, ParametersThatCannotBeAveragedAreRefused) {
 }  // namespace
 
 // What a Reducer exchanges besides full buckets of the gradients' own type: other types, rows, delayed parameters; and
-// how ranks learn that a hook has failed.
+// how ranks learn that a hook failed.
 
 namespace {
 
@@ -261,7 +261,7 @@ class Exchange : public ReducerTest {
       twin(operation);
     };
   }
-  /// The types of what has been sent, once it is @p count operations, or at a deadline: another thread may be sending.
+  /// The types sent, once there are @p count operations, or at a deadline: another thread may be sending.
   std::vector<DType> sent(std::size_t count) {
     for (const Deadline limit = soon();; std::this_thread::yield()) {
       const std::lock_guard lock(mutex_);
@@ -279,7 +279,7 @@ class Exchange : public ReducerTest {
 };
 
 TEST_F(Exchange, GradientsAreReducedInTheGivenTypeAndRoundedOnce) {
-  constexpr float kFine = 1.0F + 1.0F / 1024;  // bfloat16 has 8 bits
+  constexpr float kFine = 1.0F + 1.0F / 1024;  // bfloat16 has 8 bits of precision
   for (const bool view : {false, true}) {
     for (auto& gradient : gradients_) gradient.assign(10, kFine);
     std::vector<Parameter> list = parameters();
@@ -318,7 +318,7 @@ TEST_F(Exchange, ShortGradientsAreAddedInALongerType) {
     if (operation.dtype != DType::float32) return;
     auto* const values = static_cast<float*>(operation.output.data());
     seen = values[0];
-    values[0] += 1.0F / 256;  // would be lost in bfloat16 before
+    values[0] += 1.0F / 256;  // bfloat16 would have lost it
     values[0] -= 1.0F / 256;
   };
   step(reducer, {1, 0});
@@ -428,7 +428,7 @@ TEST_F(SparseExchange, AllRanksThrowWhereOneHasRowsThatAreNone) {
   Reducer reducer(list(), group_, {.bucket_cap_bytes = 40});
   control_->effect = [](const ddp::Operation& operation) {
     twin(operation);
-    // what a rank says instead of a count; it has found such rows on its device
+    // what a rank sends instead of a count after finding such rows on its device
     if (operation.kind == OperationKind::all_gather) static_cast<std::int64_t*>(operation.output.data())[1] = -1;
   };
   mark_all(reducer, {});

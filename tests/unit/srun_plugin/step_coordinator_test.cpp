@@ -1,5 +1,5 @@
-// A step's coordinator in a thread, and nodes that are connections of the tests: what they agree on, and what is said
-// of the step.
+// A step's coordinator in a thread, with test connections as nodes: what the nodes agree on, and what the coordinator
+// reports about the step.
 #include "step_program/step_coordinator.hpp"
 
 #include <signal.h>
@@ -54,7 +54,7 @@ control::Interface interface(std::string name, std::string address, bool routes,
           .rate_mbps = 1000};
 }
 
-/// Node i: management Ethernet that routes, and an RDMA network under a name of its own.
+/// Node i: management Ethernet that routes, and an RDMA network with a different name on each node.
 std::vector<control::Interface> two_networks(int node) {
   return {interface("ib" + std::to_string(node), "10.1.0." + std::to_string(node + 1), false, true),
           interface("eth0", "10.0.0." + std::to_string(node + 1), true)};
@@ -78,7 +78,7 @@ class NodeConnection {
     connection_.send(tasks);
   }
   void send(const control::Message& message) { connection_.send(message); }
-  /// The next message of this kind; those of other kinds wait. Nothing at the deadline.
+  /// The next message of this kind; other kinds stay queued. Empty at the deadline.
   template <class Kind>
   std::optional<Kind> next(Deadline deadline = in_a_minute()) {
     for (;; ::usleep(1000)) {
@@ -95,7 +95,7 @@ class NodeConnection {
   std::string network() {
     return next<control::PrepareAttempt>().value_or(control::PrepareAttempt{}).nodes.at(0).socket_interface;
   }
-  /// The last end has arrived, with all before it.
+  /// The last end has arrived, and all messages before it.
   void ends(int local, launcher::RankEnd end) {
     send(control::RankEnded{.local_rank = local, .end = end});
     EXPECT_EQ(next<control::RankEndNoted>().value().local_rank, local);
@@ -129,7 +129,7 @@ class StepCoordinatorTest : public ::testing::Test {
       coordinator_->end();
     });
   }
-  /// The step has ended. @return what was said of it
+  /// Ends the step. @return the messages about it
   std::string end() {
     const std::uint64_t one = 1;
     EXPECT_EQ(::write(stop_.get(), &one, sizeof one), static_cast<ssize_t>(sizeof one));
@@ -242,7 +242,7 @@ TEST_F(StepCoordinatorTest, OnceProgramsHaveStartedASignalIsTheirs) {
   EXPECT_FALSE(n1->next<control::Finish>(Deadline::after(0ms)));
 }
 
-// ---- what is said of the step ----------------
+// ---- messages about the step ----------------
 
 TEST_F(StepCoordinatorTest, NothingIsSaidOfAGoodStep) {
   begin();

@@ -1,4 +1,4 @@
-// Only the user of the server is served: on its host as the kernel says, from other hosts as their witnesses say.
+// The server serves only its own user: the kernel identifies clients on its host, witnesses those on other hosts.
 // 127.0.0.1 stands for another host, where this process is; 127.0.0.2 for the server's own; 127.0.0.3 for a stranger's.
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -34,7 +34,7 @@ using test::StoreClient;
 const std::string kOwnHost = "127.0.0.2";
 const std::string kStranger = "127.0.0.3";
 
-/// For tests that wait until it expires; long enough for a client that is to be served.
+/// For tests that wait until it expires; long enough to serve a client.
 constexpr milliseconds kShort{1000};
 
 StoreServerOptions several_hosts(milliseconds limit = test::kPatience) {
@@ -49,7 +49,7 @@ std::unique_ptr<Witness> witness_of(const StoreServerOptions& options, const Sto
 
 Deadline soon() { return Deadline::after(test::kPatience); }
 
-/// A witness that says what the test wants.
+/// A witness that answers as the test wants.
 class FalseWitness {
  public:
   FalseWitness(const StoreServerOptions& options, const StoreServer& server)
@@ -72,7 +72,7 @@ class FalseWitness {
   WitnessEnd end_;
 };
 
-/// What a witness that does not know the key says first.
+/// The first message of a witness that does not know the key.
 std::string greeting() {
   const Bytes bytes = stream::encode(
       kWitnessProtocol, stream::Greeting{.version = kWitnessProtocol.version, .key = stream::random_bytes()});
@@ -121,7 +121,7 @@ TEST(StoreServerAdmission, AHostIsServedWhenItHasAWitness) {
   StoreClient stranger = StoreClient::from(kStranger, server.port());
   EXPECT_TRUE(stranger.is_refused());
   witness.reset();
-  EXPECT_TRUE(client.ping());  // who is served stays so
+  EXPECT_TRUE(client.ping());  // a served client stays served
   EXPECT_TRUE(StoreClient{server.port()}.is_refused());
 }
 
@@ -166,7 +166,7 @@ TEST(StoreServerAdmission, AWrongKeyMakesNoWitness) {
     EXPECT_EQ(error.code(), ErrorCode::conflict);
     EXPECT_NE(error.cause().find("does not know this job's secret"), std::string::npos);
   }
-  // who goes on all the same
+  // which continues regardless
   StoreClient liar{server.port(), false};
   liar.send(greeting());
   liar.receive(kChallengeBytes);
@@ -234,7 +234,7 @@ TEST(StoreServerAdmission, NothingIsReadBeforeTheAnswer) {
   EXPECT_EQ(client.receive(4), integer(std::uint32_t{7}));
 }
 
-/// Holds what this process has open, as a rank does between fork(2) and execve(2).
+/// Holds this process' open files, as a rank does between fork(2) and execve(2).
 struct HoldingProcess {
   HoldingProcess() : pid(::fork()) {
     while (pid == 0) ::pause();
@@ -248,14 +248,14 @@ struct HoldingProcess {
   pid_t pid;
 };
 
-// A rank that is being started holds all of the process's sockets until its execve(2).
+// A starting rank holds all sockets of the process until its execve(2).
 TEST(StoreServerAdmission, AClosedConnectionThatAForkedProcessHoldsDisturbsNoOther) {
   const StoreServerOptions options = several_hosts();
   const StoreServer server{options};
   FalseWitness witness{options, server};
   witness.state();
   base::UniqueFd later{
-      ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};  // so that it does not take the server's number
+      ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};  // so that it does not get the server's number
   StoreClient first{server.port()};
   first.send(request::ping(7));
   witness.answer(witness.question().id, {.kind = SocketOwner::Kind::ours, .uid = 0});
@@ -292,7 +292,7 @@ TEST(StoreServerAdmission, AHostThatDoesNotAnswerIsNamed) {
   EXPECT_NE(next_refusal(server).find("has ended"), std::string::npos);
 }
 
-// What a closed connection sent must not be taken for that of a later one with the same addresses and ports.
+// What a closed connection sent must not count for a later one with the same addresses and ports.
 TEST(StoreServerAdmission, AClosedConnectionIsNotAdmitted) {
   const StoreServerOptions options = several_hosts();
   const StoreServer server{options};
@@ -357,7 +357,7 @@ TEST(StoreServerAdmission, AFloodFromOneSourceEvictsNoClientOfAnother) {
   std::vector<StoreClient> flood;
   for (int i = 0; i < 200; ++i) flood.push_back(StoreClient::from(other, server.port(), false));
   EXPECT_TRUE(flood.front().is_closed());
-  EXPECT_TRUE(StoreClient::from(kOwnHost, server.port()).ping());  // the server has accepted all before
+  EXPECT_TRUE(StoreClient::from(kOwnHost, server.port()).ping());  // the server has accepted all earlier ones
   witness.answer(question.id, {.kind = SocketOwner::Kind::ours, .uid = 0});
   EXPECT_TRUE(client.ping());
 }

@@ -53,7 +53,7 @@ TEST(FlightOptions, MistakesAreNamed) {
 
 }  // namespace
 
-// Dumps are read from a folder that may have anything in it.
+// Dumps are read from a folder that may contain anything.
 
 namespace {
 
@@ -295,7 +295,7 @@ TEST(FlightReport, HasAllOfItAsJson) {
 
 }  // namespace
 
-// Whatever one rank of eight does differently, it is found, with clocks that differ by minutes.
+// Any deviation of one rank of eight is found, with clocks that differ by minutes.
 
 namespace {
 
@@ -304,8 +304,8 @@ using test::FlightJob;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-/// Of some other faults the kind cannot be known: a call that is missing looks like another one where the next is not
-/// seen any more.
+/// Some other faults cannot be classified: a missing call looks like a different one if the next call is no longer
+/// visible.
 std::vector<Divergence> kinds_of(Fault fault) {
   using enum Divergence;
   const std::vector<Divergence> shifted{missing_call, extra_call,  other_order, other_operation,
@@ -331,9 +331,9 @@ TEST_P(RandomDivergence, HasTheRightCulprit) {
   int stuck = 0;
   for (unsigned seed = 0; seed < 60; ++seed) {
     for (const int depth : {1, 2, 5}) {
-      // A ring that is too small for what can be under way would have lost it.
+      // A ring smaller than what can be in progress would have lost it.
       FlightJob job(seed, fault, several_groups, depth, depth == 5 ? 60 : 16);
-      if (job.run()) continue;  // two equal calls swapped, or calls of two groups that nobody waits for in between
+      if (job.run()) continue;  // two equal calls were swapped, or calls of two groups without a wait in between
       ++stuck;
       const auto dumps = job.dumps(seed % 2 == 0);
       const Analysis analysis = analyse(dumps);
@@ -358,7 +358,7 @@ INSTANTIATE_TEST_SUITE_P(Faults, RandomDivergence,
                                          Case{Fault::other_dtype, false}, Case{Fault::other_dtype, true},
                                          Case{Fault::swapped, false}, Case{Fault::swapped, true}));
 
-/// Where a rank makes a call more before it waits, and calls can be told apart, what the fault was is certain.
+/// If a rank makes one more call before it waits, and calls can be distinguished, the fault is certain.
 TEST(FlightAnalysis, NamesTheKindOfAHundredRandomDivergences) {
   using enum Divergence;
   const std::vector<std::pair<Fault, Divergence>> faults{
@@ -431,7 +431,7 @@ TEST(FlightAnalysis, OfTwoRanksNeitherIsHeldForSure) {
 TEST(FlightAnalysis, WhatAllHaveCalledIsUnderWay) {
   std::vector<RankDump> dumps{dump_of(0, {0, 1, 2}), dump_of(1, {0, 1, 2}), dump_of(2, {0, 1, 2})};
   for (RankDump& dump : dumps) add_call(dump, OperationKind::all_reduce, 5, CallState::started);
-  add_call(dumps[1], OperationKind::barrier, 0, CallState::queued);  // is ahead, and waits its turn
+  add_call(dumps[1], OperationKind::barrier, 0, CallState::queued);  // is ahead, and waits for its turn
   const Analysis analysis = analyse(dumps);
   EXPECT_FALSE(analysis.first);
   ASSERT_EQ(analysis.waits.size(), 1U);
@@ -471,7 +471,7 @@ TEST(FlightAnalysis, WhoStaysForTheShortestTimeCameLast) {
     for (RankDump& dump : dumps) {
       const std::int64_t hour = 3'600'000'000'000;
       Call& call = add_call(dump, OperationKind::all_reduce, 5, CallState::done);
-      call.started_ns = (1 + dump.rank) * hour;  // of a clock of its own
+      call.started_ns = (1 + dump.rank) * hour;  // each has its own clock
       call.finished_ns = call.started_ns + (dump.rank == 1 && step % 5 != 0 ? 1'000'000 : 21'000'000 + dump.rank);
     }
   }

@@ -1,4 +1,4 @@
-// The command line of `ddp-info topo` is read strictly, and says what was meant.
+// The command line of `ddp-info topo` is strict, and its errors say what was meant.
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -214,7 +214,7 @@ TEST(TextGrid, HoldsNothingThatSteersATerminal) {
 
 }  // namespace
 
-// The table to the letter, for a machine and for a job.
+// The exact table, for a machine and for a job.
 
 namespace {
 
@@ -369,7 +369,7 @@ TEST(Table, IsPlainAscii) {
 
 }  // namespace
 
-// The explanation of one rank, to the letter.
+// The exact explanation of one rank.
 
 namespace {
 

@@ -1,4 +1,4 @@
-// What ranks of one machine would get, and the values that the printers read.
+// What ranks of one machine would get, as values that the printers read.
 #include <set>
 
 #include <gmock/gmock.h>
@@ -88,7 +88,7 @@ TEST(FindRank, ByTheJobsNumbers) {
 
 }  // namespace
 
-// Reports come through as they were sent, and no bytes of another rank do harm.
+// Reports arrive as sent, and malformed bytes of another rank do no harm.
 
 namespace {
 
@@ -153,7 +153,7 @@ TEST(RankReport, SecretsStayWhereTheyAre) {
 
 }  // namespace
 
-// The document has the fields that docs/reference/ddp-info.md promises, with those types.
+// The document has the fields that docs/reference/ddp-info.md promises, with their types.
 
 namespace {
 
@@ -251,7 +251,7 @@ TEST(JsonReport, TextThatIsNoUtf8IsReplaced) {
 
 }  // namespace
 
-// What ranks have beside what they should have, and which nodes are alike.
+// What ranks have compared with what they should have, and which nodes are alike.
 
 namespace {
 
@@ -276,7 +276,7 @@ NodeReports node(int first_rank, int num_ranks = 4) {
   return reports;
 }
 
-/// Gives each rank the mask at which a free choice would put it.
+/// Gives each rank the mask that a free choice would give it.
 void bind_as_placed(NodeReports& reports) {
   PlacementRequest request;
   request.num_ranks = static_cast<int>(reports.ranks.size());

@@ -1,4 +1,4 @@
-// Checkpoints: whole or not at all, and files that are not what was written are refused on all ranks.
+// Checkpoints are whole or absent, and all ranks refuse files that differ from what was written.
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -18,11 +18,11 @@
 
 namespace {
 std::mutex synced_mutex;
-std::set<std::string> synced;  // what fsync has been called for
-std::string removed_in_sync;   // a file that another process removes when a manifest is on the disk
+std::set<std::string> synced;  // arguments of fsync calls
+std::string removed_in_sync;   // a file that another process removes once a manifest is on the disk
 }  // namespace
 
-/// The library's, too, in this program: there is no other way to see that a name is on the disk.
+/// Also replaces the library's in this program: there is no other way to see that a name is on the disk.
 extern "C" int fsync(int fd) {
   std::error_code failure;
   const auto path = std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(fd), failure);
@@ -278,7 +278,7 @@ TEST_F(CheckpointTest, HasFilesThatKnowWhereTheyBelong) {
 
 }  // namespace
 
-// What saves leave that do not end, checkpoints that lose files, and which of them a later save removes.
+// What interrupted saves leave, checkpoints that lose files, and which of these a later save removes.
 
 namespace {
 
@@ -288,10 +288,10 @@ TEST_F(CheckpointTest, OfTheSameStepIsReplacedAndLeftFilesGo) {
   save_two(4);
   const auto first = files(4, "rank-");
   const std::string own = first[0].extension().string().substr(1, 8);
-  fs::create_directories(step(1));  // of a save that another job makes now
+  fs::create_directories(step(1));  // a save that another job is making
   overwrite(step(1) / "rank-0-of-2.0123456789abcdef", "half");
   overwrite(step(4) / "rank-1-of-2.0123456789abcdef.77.tmp", "ha");
-  fs::create_directories(step(3));  // of saves that were killed
+  fs::create_directories(step(3));  // saves that were killed
   leave(step(3) / "rank-0-of-2.0123456789abcdef", "half");
   overwrite(step(3) / ("rank-1-of-2." + own + "89abcdef.77.tmp"), "ha");
   fs::create_directories(step(2));
@@ -312,7 +312,7 @@ TEST_F(CheckpointTest, LosesWhatFailedSavesOfItsStepHaveLeft) {
   for (const int number : {4, 5}) leave(step(number) / "rank-0-of-2.fedcba9876543210", "of a failed save");
   leave(step(4) / "rank-0-of-2.txt", "the user's");
   const std::string manifest = content_of(step(5) / "manifest");
-  overwrite(step(5) / "manifest", content_of(step(4) / "manifest"));  // does not tell which files are step 5's
+  overwrite(step(5) / "manifest", content_of(step(4) / "manifest"));  // does not say which files are step 5's
   save_two(6);
   EXPECT_EQ(files(4, "").size(), 4U);
   EXPECT_FALSE(fs::exists(step(4) / "rank-0-of-2.fedcba9876543210"));

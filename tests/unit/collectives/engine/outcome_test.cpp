@@ -1,4 +1,4 @@
-// How the ends that backends report become errors, and what a group does with backends for several device types.
+// How ends reported by backends become errors, and how a group uses backends for several device types.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -146,7 +146,7 @@ class ComparisonTest : public OutcomeTest {
     make();
     ::unsetenv("DDP_CHECK_COLLECTIVES");
   }
-  /// The other rank has called this as its first operation.
+  /// The other rank's first operation.
   void other_calls(bool the_same) {
     control_->effect = [the_same](const Operation& operation) {
       if (operation.kind != OperationKind::all_gather || operation.dtype != DType::int64) return;
@@ -206,8 +206,8 @@ TEST(Lanes, EachDeviceTypeHasItsBackend) {
 
 }  // namespace
 
-// A call of a backend that does not come back, as of NCCL or a GPU's driver: the other groups of the process go on, and
-// the group itself fails by its deadline.
+// A backend's call that does not return, as of NCCL or a GPU's driver: other groups of the process continue, and the
+// group itself fails at its deadline.
 
 namespace {
 
@@ -217,7 +217,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::HasSubstr;
 
-/// The test's end of a backend whose posts or polls hang.
+/// Controls a backend whose posts or polls hang.
 struct HungCalls {
   std::atomic<bool> post_hangs{false};
   std::atomic<bool> poll_hangs{false};
@@ -260,7 +260,7 @@ class HungBackend final : public Backend {
     calls_->hang_for_good(calls_->abort_hangs);
   }
   void close(Deadline /*immediate*/) noexcept override {}
-  /// Short, as if what is waited for had come.
+  /// Returns early, as if the awaited event had come.
   void rest(std::chrono::microseconds /*longer*/) noexcept override {
     ++calls_->rests;
     calls_->hang_for_good(calls_->rest_hangs);
@@ -299,7 +299,7 @@ ProcessGroup hung_group(const std::shared_ptr<HungCalls>& calls, milliseconds ti
   return ddp::test::group_over(std::make_unique<HungBackend>(calls), 1, timeout);
 }
 
-/// Whether an operation of a group on the CPU that never ends is ended at its deadline.
+/// Whether an endless operation of a CPU group ends at its deadline.
 bool another_group_times_out() {
   const auto control = std::make_shared<BackendControl>();
   control->hold();
@@ -308,7 +308,7 @@ bool another_group_times_out() {
   return becomes([&] { return work.error().has_value(); });
 }
 
-/// A call starts an operation in a thread that does not come back.
+/// A call starts an operation in a thread that does not return.
 TEST(HungCall, OfACallerEndsAtTheDeadlineAndHoldsNoOtherGroup) {
   const auto calls = std::make_shared<HungCalls>();
   calls->post_hangs = true;
@@ -326,7 +326,7 @@ TEST(HungCall, OfACallerEndsAtTheDeadlineAndHoldsNoOtherGroup) {
   EXPECT_EQ(work->error()->code(), ErrorCode::timeout) << work->error()->what();
 }
 
-/// The group's own thread carries on an operation; then a call of another thread takes long to start one.
+/// The group's own thread drives an operation; then another thread's call takes long to start one.
 TEST(HungCall, OfACallerIsNotLookedAtWithoutPause) {
   const auto calls = std::make_shared<HungCalls>();
   ProcessGroup group = hung_group(calls, seconds(60));
@@ -335,7 +335,7 @@ TEST(HungCall, OfACallerIsNotLookedAtWithoutPause) {
   std::thread caller([&] {
     calls->only = std::this_thread::get_id();
     calls->post_hangs = true;
-    // until a call finds the group free, and starts its operation itself
+    // until a call finds the group free and starts its operation itself
     for (int i = 0; i < 500 && calls->post_hangs; ++i) {
       static_cast<void>(group.barrier());
       std::this_thread::sleep_for(milliseconds(1));
@@ -351,7 +351,7 @@ TEST(HungCall, OfACallerIsNotLookedAtWithoutPause) {
   caller.join();
 }
 
-/// Nobody waits for the operation, and the thread that carries it on does not come back.
+/// No thread waits for the operation, and the thread that drives it does not return.
 TEST(HungCall, OfTheGroupsOwnThreadEndsAtTheDeadlineAndHoldsNoOtherGroup) {
   const auto calls = std::make_shared<HungCalls>();
   ProcessGroup group = hung_group(calls, milliseconds(400));
@@ -380,7 +380,7 @@ TEST(HungCall, ThatNeverEndsHoldsNotTheEndOfItsGroup) {
   calls->release();
 }
 
-/// Of plugins: Backend::abort should never block, and Backend::rest not for long.
+/// For plugins: Backend::abort should never block, and Backend::rest only briefly.
 TEST(HungCall, OfAbortOrRestHoldsNotTheEndOfItsGroup) {
   const auto aborts = std::make_shared<HungCalls>();
   const auto rests = std::make_shared<HungCalls>();
@@ -405,7 +405,7 @@ TEST(HungCall, OfAbortOrRestHoldsNotTheEndOfItsGroup) {
   rests->release();
 }
 
-/// A failed group whose abort does not come back either.
+/// A failed group whose abort does not return either.
 TEST(HungCall, OfAbortHoldsNoOtherGroup) {
   const auto calls = std::make_shared<HungCalls>();
   ProcessGroup group = hung_group(calls, milliseconds(400));
@@ -438,7 +438,7 @@ TEST(HungCall, HoldsWhoAllocatesUntilTheDeadline) {
 
 }  // namespace
 
-// A forked child must not touch its parent's groups, and may have its own.
+// A forked child must not touch its parent's groups, but may have its own.
 
 namespace {
 
@@ -506,7 +506,7 @@ TEST(Fork, AChildMayHaveAGroupOfItsOwn) {
 
 namespace ddp::collectives {
 
-// Groups over a store of the program's, as torch.distributed's: ranks that are threads here.
+// Groups over a program's own store, as torch.distributed's; the ranks are threads.
 
 namespace {
 

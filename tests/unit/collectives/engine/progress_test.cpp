@@ -1,4 +1,4 @@
-// The thread that carries on what nobody waits for: one for all groups, that sleeps when there is nothing to do.
+// The thread that drives operations that no thread waits for: one for all groups, asleep when there is nothing to do.
 #include <atomic>
 #include <filesystem>
 #include <functional>
@@ -54,7 +54,7 @@ TEST(Progress, OneThreadServesAllGroupsAndEndsWithTheLast) {
     EXPECT_LE(threads(), before + 2) << "one that carries on, and the clock's";
     for (const auto& view : views) EXPECT_TRUE(eventually([&] { return view->ended == 1; }));
   }
-  EXPECT_TRUE(eventually([&] { return threads() <= before; }));  // others may have ended, too
+  EXPECT_TRUE(eventually([&] { return threads() <= before; }));  // other threads may have ended, too
 }
 
 TEST(Progress, SleepsDeeplyWhenNoGroupIsUsedAndWakesWhenOneIs) {
@@ -98,7 +98,7 @@ using std::chrono::milliseconds;
 
 constexpr int kMany = ::ddp::test::cases(100'000);
 
-/// Waits, polls, drops, adds callbacks: as it comes.
+/// Waits, polls, drops, adds callbacks, at random.
 void use(ProcessGroup& group, int operations, unsigned seed, std::atomic<int>& callbacks) {
   std::mt19937 random(seed);
   std::vector<float> values(4);
@@ -219,13 +219,13 @@ TEST(Concurrency, AsManyCollectivesArePostedAsTheBackendTakes) {
 
 namespace ddp::collectives {
 
-// Waiting: spinning only with a processor of one's own, then yielding, then longer and longer rests.
+// Waiting: spins only with a processor of its own, then yields, then rests longer and longer.
 
 namespace {
 
 using std::chrono::microseconds;
 
-/// Pauses until the first rest, and how many there were.
+/// Pauses until the first rest, and counts them.
 int pauses_until_rest(WaitLadder& ladder, microseconds& rest) {
   int pauses = 0;
   while ((rest = ladder.pause()) == microseconds::zero()) ++pauses;
@@ -292,7 +292,7 @@ TEST(WaitLadder, LearnsWhetherYieldingHelps) {
   EXPECT_EQ(budget.yields(), YieldBudget::kLeast);
   // without a look at the clock
   EXPECT_TRUE(holds_undisturbed([&] { return wait_in_vain() == static_cast<int>(YieldBudget::kLeast); }));
-  // one wait in vain among ten takes back less than the others have added
+  // one vain wait among ten takes back less than the others have added
   for (int round = 0; round < 100; ++round) {
     wait_in_vain();
     for (int wait = 0; wait < 10; ++wait) wait_for_one_yield();
@@ -345,7 +345,7 @@ TEST(WaitLadder, LooksAtTheClockRarely) {
   }
   EXPECT_EQ(pauses, WaitLadder::kSpinsPerLook);
   EXPECT_FALSE(ladder.looked());
-  // also where there is progress all the time
+  // even with constant progress
   for (pauses = 0; !ladder.looked() && pauses < 1000; ++pauses) {
     ladder.reset();
     ladder.pause();

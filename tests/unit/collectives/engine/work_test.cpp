@@ -1,4 +1,4 @@
-// The handle of an operation: what it tells, what it calls at the end, what it keeps.
+// The handle of an operation: what it reports, what it calls at the end, what it keeps.
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -46,7 +46,7 @@ class WorkTest : public testing::Test {
 };
 
 TEST_F(WorkTest, CallsBackOnceInOrderFromTheThreadThatWaits) {
-  // the progress thread may be the one that polls just then; not always, though
+  // the progress thread may happen to be the one that polls, but not always
   bool by_waiter = false;
   for (int round = 0; round < 50 && !by_waiter; ++round) {
     control_->hold();
@@ -86,7 +86,7 @@ TEST_F(WorkTest, CallsBackFromTheProgressThreadWhenNobodyWaits) {
 
 TEST_F(WorkTest, CallsBackAtOnceWhenItIsFinished) {
   const Work work = group().barrier();
-  std::atomic<bool> called_back{false};  // by then, whoever has finished it no longer looks for functions to call
+  std::atomic<bool> called_back{false};  // by then, the finishing thread no longer looks for functions to call
   work.on_finish([&](const Work&) { called_back = true; });
   work.wait();
   ASSERT_TRUE(eventually([&] { return called_back.load(); }));
@@ -335,7 +335,7 @@ TEST_F(WorkTest, WhatIsLookedForEndsAWaitWhileTheOperationGoesOn) {
 
 }  // namespace
 
-// Several operations that start as one: in the backend, in the order of the group, and in errors.
+// Several operations that start as one: in the backend, in the group's order, and in errors.
 
 namespace {
 
@@ -363,11 +363,11 @@ TEST_F(BatchTest, StartsAndEndsTogether) {
   EXPECT_EQ(control_->releases(), 1) << "one request for both";
 }
 
-/// Starts two operations as one with ever less memory. @return what a call behind each failure takes from the heap
+/// Starts two operations as one with ever less memory. @return heap bytes that a call after each failure takes
 std::uint64_t taken_behind_failures(ProcessGroup& group, int& failed) {
   std::vector<float> values(4);
   std::uint64_t taken = 0;
-  for (int i = 0; i < 3; ++i) group.all_reduce(values).wait();  // what is taken once
+  for (int i = 0; i < 3; ++i) group.all_reduce(values).wait();  // takes one-time memory
   failed = 0;
   for (int others = 0; others < 30; ++others) {
     Batch batch(group);
@@ -391,7 +391,7 @@ std::uint64_t taken_behind_failures(ProcessGroup& group, int& failed) {
 
 TEST(BatchWithoutMemory, GivesBackWhatItHasTaken) {
   std::uint64_t taken = 1;
-  // Several tries: pools also grow where the progress thread loses its processor while it holds an operation.
+  // Several tries: pools also grow if the progress thread loses its processor while it holds an operation.
   for (int round = 0; round < 10 && taken > 0; ++round) {
     ProcessGroup group = ddp::test::group_over(std::make_unique<ddp::test::InlineBackend>(0));
     int failed = 0;
@@ -467,7 +467,8 @@ TEST_F(BatchTest, HoldsAnOwnerUntilTheEnd) {
 
 }  // namespace ddp
 
-// What a rank that waits does between two polls, by where the others are: this program counts how often it yields.
+// What a waiting rank does between two polls, depending on where the others are: this program counts how often it
+// yields.
 
 namespace {
 
@@ -475,7 +476,7 @@ thread_local int yields = 0;
 
 }  // namespace
 
-/// In the place of the C library's.
+/// Replaces the C library's.
 extern "C" int sched_yield() noexcept {
   ++yields;
   return static_cast<int>(::syscall(SYS_sched_yield));
@@ -484,7 +485,7 @@ extern "C" int sched_yield() noexcept {
 namespace ddp {
 namespace {
 
-// So few that no wait looks at the clock a second time: how busy the machine is does not matter.
+// So few that no wait looks at the clock twice: the machine's load does not matter.
 constexpr int kPolls = 6;
 
 /// How often one of two ranks on @p nodes yields while it waits for kPolls polls.
@@ -501,7 +502,7 @@ int yields_of_a_wait(std::vector<int> nodes) {
   return yields;
 }
 
-/// In one of many tries, since the progress thread may be the one that polls.
+/// Whether it holds in one of many tries, since the progress thread may be the one that polls.
 bool once(const std::function<bool()>& holds) {
   for (int attempt = 0; attempt < 50; ++attempt) {
     if (holds()) return true;

@@ -234,7 +234,7 @@ TEST_F(FlightOutput, OnAFullDiskTheOldFileStays) {
   const auto group = join();
   Operation operation;
   for (operation.sequence = 1; operation.sequence < 50; ++operation.sequence) group->record(operation);
-  // In a process of its own, since a limit of a file's size acts like a disk that fills up.
+  // In a process of its own, since a file size limit acts like a disk that fills up.
   const pid_t child = ::fork();
   if (child == 0) {
     ::signal(SIGXFSZ, SIG_IGN);
@@ -373,7 +373,7 @@ TEST(FlightRecorder, LabelsNestAndBelongToTheirThread) {
     const FlightLabel outer("step 17");
     record();
     {
-      const FlightLabel inner(std::string(39, 'x') + "é");  // its last character does not fit whole
+      const FlightLabel inner(std::string(39, 'x') + "é");  // its last character does not fit
       record();
       std::thread(record).join();
     }

@@ -1,5 +1,5 @@
 // Every operation over random placements of ranks, against plainly computed results. One thread drives all ranks, so
-// that the order of their steps is random, and the same in each run.
+// the order of their steps is random, but the same in each run.
 #include <map>
 #include <random>
 
@@ -102,14 +102,15 @@ TEST(HierarchyLayouts, EveryOperationOverRandomPlacements) {
                 .in_place = random() % 2 == 0,
                 .shift = random() % 3,
                 .seed = random()};
-      if (call.op == ReduceOp::avg && size_of(call.dtype) == 1) call.op = ReduceOp::max;  // it could not hold them
+      if (call.op == ReduceOp::avg && size_of(call.dtype) == 1)
+        call.op = ReduceOp::max;  // the type could not hold the sum
       const bool rounds = call.dtype == DType::float16 || call.dtype == DType::bfloat16;
       if (call.op == ReduceOp::product && rounds) call.op = ReduceOp::min;
       if (!reducible(call.dtype, call.op)) call.op = ReduceOp::sum;
       calls.push_back(call);
     }
     std::shuffle(calls.begin(), calls.end(), random);
-    // some of them at the same time
+    // some at the same time
     for (std::size_t first = 0; first < calls.size();) {
       const std::size_t together = std::min<std::size_t>(1 + random() % 4, calls.size() - first);
       const auto begin = calls.begin() + static_cast<std::ptrdiff_t>(first);
@@ -121,7 +122,7 @@ TEST(HierarchyLayouts, EveryOperationOverRandomPlacements) {
   }
 }
 
-/// Sums of floats whose last bits show the bracketing: by domain, whatever the size of the operation.
+/// Sums of floats whose last bits show the bracketing: by domain, whatever the operation's size.
 TEST(HierarchyLayouts, OneBracketingForAllSizes) {
   const std::vector<int> labels{0, 1, 0, 2, 1, 0};
   const auto value = [](std::size_t rank, std::size_t i) {
@@ -180,7 +181,7 @@ Subject over_boards(std::string name, std::vector<int> nodes, int concurrent_col
                   .size = static_cast<int>(nodes.size()),
                   .nodes = std::move(nodes)};
   subject.flat_bits = false;
-  subject.reports_mismatch = false;  // only the domains of those that differ know
+  subject.reports_mismatch = false;  // only the domains of the differing ranks know
   subject.many = 200;
   subject.large_bytes = 200'004;
   return subject;
@@ -191,13 +192,13 @@ INSTANTIATE_TEST_SUITE_P(Hierarchy, BackendContract, ::testing::Values(over_boar
 
 }  // namespace
 
-// What the ranks of a hierarchical backend see when one of them dies, whoever it is and whatever is under way.
+// What the ranks of a hierarchical backend see if one dies, whichever it is and whatever is in progress.
 
 namespace {
 
 class HierarchyFailures : public ::testing::TestWithParam<std::tuple<OperationKind, int>> {};
 
-/// Every survivor's operation ends, and names ranks of the group: the dead one, or a leader that has given up.
+/// Every survivor's operation ends and names ranks of the group: the dead one, or a leader that has given up.
 TEST_P(HierarchyFailures, ADeathEndsTheOperationOfEveryRank) {
   const auto [kind, victim] = GetParam();
   const std::vector<int> labels{0, 1, 0, 1, 0, 2};
@@ -231,7 +232,7 @@ TEST_P(HierarchyFailures, ADeathEndsTheOperationOfEveryRank) {
     for (std::size_t rank = 0; rank < labels.size(); ++rank) {
       if (rank == dead) continue;
       ASSERT_NE(outcomes[rank], Outcome::running) << "rank " << rank;
-      if (outcomes[rank] == Outcome::ok) continue;  // it was through
+      if (outcomes[rank] == Outcome::ok) continue;  // it was complete
       ASSERT_EQ(outcomes[rank], Outcome::peers_failed) << "rank " << rank;
       const Failure failure = requests[rank]->failure();
       ASSERT_FALSE(failure.ranks.empty());
@@ -259,7 +260,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, HierarchyFailures,
                            return fmt::format("{}_{}", to_string(std::get<0>(each.param)), std::get<1>(each.param));
                          });
 
-/// In its own domain a broadcast from another domain's root is one from the leader, whichever root that is.
+/// In its own domain, a broadcast from another domain's root comes from the leader, whichever root that is.
 TEST(HierarchyMismatch, RanksThatNameDifferentRootsNotice) {
   const BoardHierarchy boards({0, 1, 0, 1}, {}, 400);
   std::vector<std::unique_ptr<Backend>> backends;
@@ -280,7 +281,7 @@ TEST(HierarchyMismatch, RanksThatNameDifferentRootsNotice) {
   EXPECT_EQ(requests[2]->poll(), Outcome::mismatch);
 }
 
-/// Between leaders go messages, which nobody has to answer: one of another operation must not be taken for the next.
+/// Leaders exchange messages, which need no answer: one of another operation must not count for the next.
 TEST(HierarchyMismatch, MessagesOfAnotherOperationAreNotTaken) {
   const BoardHierarchy boards({0, 0, 1, 1}, {}, 400);
   std::vector<std::unique_ptr<Backend>> backends;
@@ -304,7 +305,7 @@ TEST(HierarchyMismatch, MessagesOfAnotherOperationAreNotTaken) {
   EXPECT_EQ(run_all(OperationKind::gather, 0, 2), Outcome::mismatch);
 }
 
-/// A neighbour dies before the second operation, while what the first needs of another domain has come.
+/// A neighbour dies before the second operation, when the first one's data from another domain has arrived.
 TEST(HierarchyFailure, EndsNothingThatIsComplete) {
   for (unsigned seed = 0; seed < 20; ++seed) {
     const BoardHierarchy boards({0, 0, 1}, {.concurrent_collectives = 1, .tells_of_aborts = true, .seed = seed}, 400);

@@ -1,5 +1,5 @@
-// The double's communicators live, and die, as NCCL's do: collectives.md's list of what is easily got wrong. The rules'
-// sources are named in the double.
+// The double's communicators live and die as NCCL's do, including what collectives.md lists as easy to get wrong. The
+// double names the rules' sources.
 #include <spawn.h>
 #include <sys/wait.h>
 
@@ -26,7 +26,7 @@ TEST_F(FakeNcclTest, InitIsInProgressUntilAllRanksAreThere) {
     ncclResult_t state = ncclSuccess;
     EXPECT_EQ(fake()->comm_get_async_error(comm, &state), ncclSuccess);
     EXPECT_EQ(state, ncclInProgress);
-    // Use before it is ready is an error, not "in progress", and the communicator's state from then on.
+    // Use before it is ready is an error, not "in progress", and becomes the communicator's state.
     const Buffer data = one();
     EXPECT_EQ(all_reduce({0, 2, device, comm}, data), ncclInvalidArgument);
     EXPECT_THAT(fake().last_error(comm), HasSubstr("before the previous operation returned ncclSuccess"));
@@ -83,7 +83,7 @@ TEST_F(FakeNcclTest, VersionsAndDevicesAreCompared) {
   });
 }
 
-/// One thread, several devices: the calls of a group run in threads of their own and so can meet.
+/// One thread, several devices: the calls of a group run in threads of their own, so they can rendezvous.
 TEST_F(FakeNcclTest, OneThreadMakesSeveralRanksInAGroup) {
   const ncclUniqueId id = unique_id();
   const Device second(1);
@@ -101,7 +101,7 @@ TEST_F(FakeNcclTest, OneThreadMakesSeveralRanksInAGroup) {
   EXPECT_EQ(fake()->group_end(), ncclInvalidUsage);
   EXPECT_THAT(fake_nccl_complaints(), HasSubstr("not in a group"));
 
-  // Communicators that block and those that do not are not for one group, and then nothing of it happens.
+  // A group may not mix blocking and non-blocking communicators; nothing of it happens then.
   ncclComm_t free = nullptr;
   EXPECT_EQ(fake()->comm_init_rank_config(&free, 1, unique_id(), 0, &other), ncclInProgress);
   EXPECT_EQ(settle(free), ncclSuccess);
@@ -117,8 +117,8 @@ TEST_F(FakeNcclTest, OneThreadMakesSeveralRanksInAGroup) {
   EXPECT_EQ(fake()->comm_abort(free), ncclSuccess);
 }
 
-/// The stream gets the kernel after the call has returned: what is asked of the stream meanwhile says too early that
-/// all is done.
+/// The stream gets the kernel after the call has returned: querying the stream meanwhile reports too early that all
+/// work is done.
 TEST_F(FakeNcclTest, LaunchesOfNonBlockingCommunicatorsComeLater) {
   fake_nccl_faults("AllReduce@0#1=launch_hang");
   with_ranks(2, Mode::non_blocking, [](Rank& rank) {
@@ -132,7 +132,7 @@ TEST_F(FakeNcclTest, LaunchesOfNonBlockingCommunicatorsComeLater) {
       EXPECT_THAT(fake_nccl_complaints(), ::testing::AllOf(::testing::HasSubstr("ncclCommRegister while"),
                                                            ::testing::HasSubstr("ncclCommDeregister while")));
       EXPECT_EQ(fake()->comm_finalize(rank.comm), ncclInvalidArgument);  // in progress
-      // That is its state now, until the launch's result overwrites it.
+      // That becomes its state, until the launch's result overwrites it.
       EXPECT_TRUE(eventually([&] {
         fake_nccl_release();
         return settle(rank.comm) == ncclSuccess;
@@ -152,12 +152,12 @@ TEST_F(FakeNcclTest, FinalizeOnceAndDestroyOnce) {
     const ncclResult_t finalizing = fake()->comm_finalize(rank.comm);
     EXPECT_THAT(finalizing, AnyOf(ncclInProgress, ncclSuccess));
     EXPECT_EQ(settle(rank.comm), ncclSuccess);
-    EXPECT_EQ(data.read<float>()[0], 2);  // it waits for what is under way
+    EXPECT_EQ(data.read<float>()[0], 2);  // it waits for running work
     EXPECT_EQ(fake()->comm_finalize(rank.comm), ncclInvalidArgument);
     EXPECT_EQ(fake()->comm_abort(rank.comm), ncclSuccess);
     const ncclComm_t comm = rank.comm;
     rank.comm = nullptr;
-    // A second end leaves an open group in the thread, in which all later calls are lost.
+    // A second end leaves an open group in the thread, which swallows all later calls.
     EXPECT_EQ(fake()->comm_destroy(comm), ncclInvalidArgument);
     ncclComm_t lost = nullptr;
     ncclConfig_t options = config(Mode::blocking);
@@ -206,7 +206,7 @@ TEST_F(FakeNcclTest, SplitByColorAndKey) {
       ncclComm_t child = nullptr;
       const ncclResult_t result = fake()->comm_split(rank.comm, color, -rank.rank, &child, nullptr);
       EXPECT_THAT(result, AnyOf(ncclInProgress, ncclSuccess));
-      EXPECT_EQ(settle(rank.comm), ncclSuccess);  // the parent is in progress; then the child is there
+      EXPECT_EQ(settle(rank.comm), ncclSuccess);  // the parent is in progress; then the child exists
       if (rank.rank == 2) {
         EXPECT_EQ(child, nullptr);
         return;
@@ -225,9 +225,9 @@ TEST_F(FakeNcclTest, SplitByColorAndKey) {
   }
 }
 
-/// A child that shares resources shares the abort flag, too.
+/// A child that shares resources also shares the abort flag.
 TEST_F(FakeNcclTest, AbortReachesChildrenThatShare) {
-  setenv("NCCL_COMM_BLOCKING", "1", 1);  // goes before the program's choice
+  setenv("NCCL_COMM_BLOCKING", "1", 1);  // overrides the program's choice
   const ncclUniqueId id = unique_id();
   with_devices(2, [&](int rank, Device& device) {
     ncclConfig_t options = config(Mode::non_blocking);
@@ -250,7 +250,7 @@ TEST_F(FakeNcclTest, AbortReachesChildrenThatShare) {
 
 TEST_F(FakeNcclTest, ShrinkWithAbortEndsWhatHangsAndRenumbers) {
   with_ranks(4, Mode::blocking, [](Rank& rank) {
-    if (rank.rank == 1) return;  // the one that is lost
+    if (rank.rank == 1) return;  // the lost rank
     const Buffer data = one();
     EXPECT_EQ(all_reduce(rank, data), ncclSuccess);
     std::vector<int> excluded{1};
@@ -332,7 +332,8 @@ TEST_F(FakeNcclTest, AThousandCommunicators) {
 
 }  // namespace
 
-// Faults of the double: what ranks see when others are late, call something else, abort or die; and its controls.
+// Faults of the double: what ranks see if others are late, call something else, abort or die; and the double's
+// controls.
 
 namespace {
 
@@ -365,7 +366,7 @@ TEST_F(FakeNcclTest, AbortUnblocksItsOwnRankAndPeersHearOfIt) {
       } else if (rank.rank == 1) {
         EXPECT_TRUE(eventually([&] { return aborted.load(); }));
         nap();
-        EXPECT_FALSE(rank.device.idle());  // told or not, its kernel waits on
+        EXPECT_FALSE(rank.device.idle());  // its kernel waits on, notified or not
         if (report) {
           EXPECT_TRUE(eventually([&] { return state_of(rank.comm) == ncclRemoteError; }));
           EXPECT_EQ(all_reduce(rank, data), ncclRemoteError);  // it sticks
@@ -381,7 +382,7 @@ TEST_F(FakeNcclTest, AbortUnblocksItsOwnRankAndPeersHearOfIt) {
 TEST_F(FakeNcclTest, DifferentCallsAreToldOrHang) {
   for (const bool strict : {true, false}) {
     fake_nccl_set_strict(strict);
-    std::barrier looked(2);  // before either aborts, which the other hears of
+    std::barrier looked(2);  // before either aborts, which the other notices
     with_ranks(2, Mode::blocking, [&](Rank& rank) {
       const Buffer data(std::vector<float>(8, 1));
       const std::size_t count = rank.rank == 0 ? 8 : 4;
@@ -500,7 +501,7 @@ TEST_F(FakeNcclTest, HangsEndWithAbortAndStuckKernelsWithReleaseOnly) {
     const Buffer data = one();
     EXPECT_EQ(all_reduce(rank, data), ncclSuccess);
     std::atomic<bool> ended{false};
-    std::thread aborting([&] {  // abort may block, so no caller that matters may call it
+    std::thread aborting([&] {  // abort may block, so it needs a thread of its own
       EXPECT_EQ(fake()->comm_abort(rank.comm), ncclSuccess);
       ended = true;
     });
@@ -517,7 +518,7 @@ TEST_F(FakeNcclTest, HangsEndWithAbortAndStuckKernelsWithReleaseOnly) {
   });
 }
 
-// Ranks that are processes. This test starts itself again.
+// Ranks as processes: this test starts itself again.
 
 constexpr auto kChildRank = "TEST_FAKE_NCCL_RANK";
 
@@ -536,7 +537,7 @@ TEST_F(FakeNcclTest, ProcessOfAnotherRank) {
   ASSERT_EQ(settle(comm), ncclSuccess);
   const std::size_t count = 30'000;
   const Buffer data(std::vector<float>(count, 1));
-  for (int i = 0; i < 3; ++i) {  // rank 2 dies in the third, on the stream
+  for (int i = 0; i < 3; ++i) {  // rank 2 dies in the third, in the stream
     const ncclResult_t issued =
         fake()->all_reduce(data.get(), data.get(), count, ncclFloat32, ncclSum, comm, device.stream());
     ASSERT_TRUE(issued == ncclInProgress || issued == ncclSuccess);

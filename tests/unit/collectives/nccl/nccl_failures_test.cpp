@@ -1,4 +1,4 @@
-// How NcclBackend fails and ends: errors that come later, ranks that are missing, aborts that block, calls that hang.
+// How NcclBackend fails and ends: late errors, missing ranks, aborts that block, calls that hang.
 #include <unistd.h>
 
 #include <atomic>
@@ -27,7 +27,7 @@ using ::testing::HasSubstr;
 
 class NcclFailures : public NcclTest {
  protected:
-  /// Whose tensors nobody looks at.
+  /// An operation whose result no test reads.
   struct Idle {
     explicit Idle(const DeviceRank& rank) : memory(rank.context, 4) {
       operation.kind = OperationKind::all_reduce;
@@ -125,7 +125,7 @@ TEST_F(NcclFailures, AnAbortThatBlocksHoldsNobodyAndItsMemoryIsKept) {
   FAKE_NCCL(fake_nccl_release)();
 }
 
-/// NCCL gives up where it cannot end a kernel, which goes on.
+/// NCCL gives up if it cannot end a kernel, which continues.
 TEST_F(NcclFailures, AnAbortThatFailsEndsNothingThatTheDeviceStillDoes) {
   DeviceGroup group(1);
   group.on_all([&](int rank) {
@@ -154,7 +154,7 @@ TEST_F(NcclFailures, ACallThatHangsIsTold) {
                     HasSubstr("NCCL is aborted once the group has failed")));
 }
 
-/// A group of this rank alone over NCCL.
+/// A group with this rank alone over NCCL.
 ProcessGroup alone_over_nccl(milliseconds timeout) {
   BackendConfig config;
   config.group = "alone";
@@ -184,7 +184,7 @@ TEST_F(NcclFailures, CallsThatHangHoldNoOtherGroup) {
     for (const Deadline limit = soon(); !waiting.done() && !limit.expired();)
       std::this_thread::sleep_for(milliseconds(1));
     EXPECT_TRUE(waiting.error()) << "it has no deadline while another group's call hangs";
-    // NCCL's abort ends its own calls, nothing ends the driver's
+    // NCCL's abort ends its own calls; nothing ends the driver's
     if (!by_nccl) FAKE_CUDA(fake_cuda_clear_faults)();
     caller.join();
     ASSERT_TRUE(work);
@@ -269,7 +269,7 @@ TEST(NcclDevice, IsTheGivenOneOrThatOfThePlaceOnTheNode) {
 
 }  // namespace
 
-// Calls of CUDA's driver and of NCCL that fail, or never come back: how NcclBackend tells it, and what it leaves
+// Calls of CUDA's driver and of NCCL that fail or never return: how NcclBackend reports them, and what it leaves
 // behind.
 
 namespace {
@@ -298,7 +298,7 @@ class NcclErrors : public NcclTest {
   }
 };
 
-/// The records are of the caller's work before it, of its begin and of its end.
+/// The records mark the caller's earlier work, the operation's begin and its end.
 TEST_F(NcclErrors, AnErrorOfTheDriverEndsTheOperationAndIsToldByName) {
   for (const char* fault : {"cuEventQuery=fail:719", "cuStreamWaitEvent=fail:719", "cuEventRecord#1=fail:719",
                             "cuEventRecord#2=fail:719", "cuEventRecord#3=fail:719"}) {
@@ -313,7 +313,7 @@ TEST_F(NcclErrors, AnErrorOfTheDriverEndsTheOperationAndIsToldByName) {
   }
 }
 
-/// A group of NCCL's that is left open makes it queue all later calls of the thread in silence.
+/// An open group of NCCL's silently queues all later calls of the thread.
 TEST_F(NcclErrors, ARefusedCallIsToldByNameAndTheThreadCanUseOtherGroups) {
   struct Refusal {
     const char* fault;
@@ -356,7 +356,7 @@ TEST_F(NcclErrors, ACloseWhoseCallsHangReturnsAndWarns) {
   }
 }
 
-/// NCCL lets the environment go before what a program asks for.
+/// NCCL prefers the environment to the program's configuration.
 TEST_F(NcclErrors, WarnsWhereTheEnvironmentMakesNcclBlock) {
   for (const auto& [value, warnings] : {std::pair{"1", 1}, std::pair{"0", 0}}) {
     setenv("NCCL_COMM_BLOCKING", value, 1);
@@ -373,7 +373,7 @@ TEST_F(NcclErrors, WarnsWhereTheEnvironmentMakesNcclBlock) {
 
 }  // namespace
 
-// Calls that do not come back: who is told of them, and who waits for them.
+// Calls that do not return: which threads report them, and which wait for them.
 
 namespace {
 
@@ -394,7 +394,7 @@ TEST_F(BlockedCalls, ACallIsToldOnceIfItIsSlow) {
   }
   {
     const nccl::CallScope call(*slot, "in a slow call");
-    std::this_thread::sleep_for(milliseconds(1500));  // the monitor may have slept for a second when it came
+    std::this_thread::sleep_for(milliseconds(1500));  // the monitor may just have begun to sleep for a second
   }
   const std::string said = ::testing::internal::GetCapturedStderr();
   EXPECT_THAT(said, Not(HasSubstr("quick")));
@@ -425,7 +425,7 @@ TEST_F(BlockedCalls, BlockingCallsAreWaitedForWithCapturesLeftAlone) {
   EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("a call that may wait for a device: of a test"));
 }
 
-/// A driver that is unloaded while it is called crashes.
+/// Unloading a driver while a call runs crashes.
 TEST_F(BlockedCalls, TheEndOfTheProcessWaitsForBlockingCalls) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto ends = [] {
@@ -440,7 +440,7 @@ TEST_F(BlockedCalls, TheEndOfTheProcessWaitsForBlockingCalls) {
 
 }  // namespace
 
-// Groups that are split off others by ncclCommSplit.
+// Groups split off others by ncclCommSplit.
 
 namespace {
 
@@ -469,7 +469,7 @@ class NcclSplit : public NcclTest {
   static Operation barrier() { return {}; }
 };
 
-/// Of three ranks the last and the first, in that order.
+/// Of three ranks, the last and the first, in that order.
 TEST_F(NcclSplit, GivesSomeRanksAGroupThatLivesByItself) {
   DeviceGroup parent(3);
   parent.on_all([&](int rank) { parent.run_call(rank, all_reduce_of(10), 1); });
@@ -490,7 +490,7 @@ TEST_F(NcclSplit, GivesSomeRanksAGroupThatLivesByItself) {
   });
   EXPECT_EQ(FAKE_NCCL(fake_nccl_calls)("CommSplit", -1), 3);
   EXPECT_EQ(FAKE_NCCL(fake_nccl_calls)("CommInitRankConfig", -1), 3) << "of the parent";
-  // the end of one is none of the other, either way
+  // ending one does not end the other, either way
   for (const auto& child : children) child->abort();
   parent.on_all([&](int rank) { parent.run_call(rank, all_reduce_of(20), 2); });
   for (const auto& child : children) child->close(soon());

@@ -1,5 +1,5 @@
-// What keeps NcclBackend from hanging, from using what has gone, and from calling NCCL when it must not: each guard by
-// itself. tests/mutants/nccl.toml takes them out one by one.
+// What keeps NcclBackend from hanging, from using freed objects, and from calling NCCL at the wrong time: each guard by
+// itself. tests/mutants/nccl.toml removes them one by one.
 #include <future>
 
 #include <gmock/gmock.h>
@@ -24,14 +24,14 @@ class NcclGuards : public NcclTest {
   }
   static int calls(const char* function) { return FAKE_NCCL(fake_nccl_calls)(function, -1); }
   static long driver_calls(const char* function) { return FAKE_CUDA(fake_cuda_call_count)(function); }
-  /// Whether @p body, which can hang, came back; if not, @p release makes it.
+  /// Whether @p body, which can hang, returned; if not, @p release frees it.
   static bool comes_back(const std::function<void()>& body, const std::function<void()>& release) {
     const auto done = std::async(std::launch::async, body);
     const bool back = done.wait_for(seconds(20)) == std::future_status::ready;
     if (!back) release();
     return back;
   }
-  /// That a rank's group is rid of.
+  /// The way a rank's group discards an operation.
   static void abort_and_release(Backend& backend, Request& request) {
     backend.abort();
     EXPECT_EQ(poll_until_end(request), Outcome::aborted);
@@ -79,7 +79,7 @@ TEST_F(NcclGuards, NothingBeginsAfterTheAbort) {
   EXPECT_EQ(FAKE_NCCL(fake_nccl_live_comms)(), before);
 }
 
-/// By the thread that drives, and by one that ends the group beside it; a thread sanitizer looks on.
+/// By the driving thread, and by a thread that ends the group at the same time; the thread sanitizer checks.
 TEST_F(NcclGuards, WhatBeginsWhileItIsAbortedDoesNotStay) {
   const int before = FAKE_NCCL(fake_nccl_live_comms)();
   for (int times = 0; times < 20; ++times) {
@@ -156,7 +156,7 @@ TEST_F(NcclGuards, AStateThatNcclDoesNotTellIsAnError) {
   });
 }
 
-/// The second, or a close, would find nothing to end and say that all is over.
+/// The second, or a close, would find nothing to end and report that all is over.
 TEST_F(NcclGuards, OnlyTheFirstEndCounts) {
   for (const bool close : {false, true}) {
     Alone alone;
@@ -186,7 +186,7 @@ TEST_F(NcclGuards, ACloseFinalizesAndWaitsForTheEnd) {
   EXPECT_TRUE(alone->over());
 }
 
-/// One that is left open makes NCCL queue all later calls of the thread.
+/// An open group makes NCCL queue all later calls of the thread.
 TEST_F(NcclGuards, AGroupOfCallsIsEndedHoweverItIsLeft) {
   const nccl::NcclLibrary& library = nccl::NcclLibrary::process();
   { const nccl::NcclGroup left(library); }
@@ -215,7 +215,7 @@ TEST_F(NcclGuards, BehindARefusedCallNoneIsMade) {
         each.count = 1;
         each.input = each.output = TensorView(memory.pointer(), DType::float32, {1});
       }
-      both[of_reduction ? 0 : 1].prescale = 0.5;  // which has a call in front
+      both[of_reduction ? 0 : 1].prescale = 0.5;  // which needs a preceding call
       Request& request = group.at(rank).init(both, soon());
       request.post();
       EXPECT_EQ(poll_until_end(request), Outcome::peers_failed);
@@ -245,7 +245,7 @@ TEST_F(NcclGuards, TheFirstCauseCounts) {
   });
 }
 
-/// The second is in the stream, too, and no end of the first is seen any more.
+/// The second is in the stream, too, and the first's end is no longer visible.
 TEST_F(NcclGuards, AFailureEndsWhatIsBehindItInTheStream) {
   faults("AllReduce#2=kernel_delay:50");
   DeviceGroup group(1);
@@ -286,7 +286,7 @@ TEST_F(NcclGuards, WhatIsPostedAfterAnAbortCallsNothing) {
   });
 }
 
-/// It may have reached its stream by then, and NCCL, once aborted, does not tell.
+/// It may have reached its stream by then, and an aborted NCCL does not report that.
 TEST_F(NcclGuards, WhatNcclWasLaunchingIsWaitedForAfterAnAbort) {
   DeviceGroup group(1);
   group.on_all([&](int rank) {
@@ -337,7 +337,7 @@ TEST_F(NcclGuards, ACaptureWhoseLaunchHangsEndsByItsDeadline) {
   });
 }
 
-/// By the next operation, or by the close.
+/// By the next operation, or by close().
 TEST_F(NcclGuards, WhatAGraphKeptIsLetGoOf) {
   for (const bool by_close : {false, true}) {
     DeviceGroup group(1);

@@ -1,4 +1,4 @@
-// Memory that NCCL allocates and knows: whose it is, when it is let go of, and what goes wrong.
+// Memory that NCCL allocates and registers: its owner, its release, and its failures.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -22,15 +22,15 @@ class NcclMemory : public NcclTest {
     EXPECT_STREQ(FAKE_NCCL(fake_nccl_complaints)(), "");
     NcclTest::TearDown();
   }
-  /// Groups that are made from now on.
+  /// For groups made from now on.
   static void register_as(const char* word) { setenv("DDP_NCCL_REGISTER", word, 1); }
   static int known() { return FAKE_NCCL(fake_nccl_registrations)(); }
-  /// Once what was let go of is freed.
+  /// After released memory has been freed.
   static int known_at_last() {
     EXPECT_TRUE(nccl::BlockingCalls::wait_for_all(soon()));
     return known();
   }
-  /// A float that nobody looks at.
+  /// A float that no test reads.
   static Operation sum_in(const std::shared_ptr<void>& memory) {
     Operation sum;
     sum.kind = OperationKind::all_reduce;
@@ -39,7 +39,7 @@ class NcclMemory : public NcclTest {
     sum.keep_alive = memory;
     return sum;
   }
-  /// Whether @p body, which can hang in the driver, came back; if not, @p release makes it.
+  /// Whether @p body, which can hang in the driver, returned; if not, @p release frees it.
   static bool comes_back(const std::function<void()>& body, const std::function<void()>& release) {
     const auto done = std::async(std::launch::async, body);
     const bool back = done.wait_for(std::chrono::seconds(20)) == std::future_status::ready;
@@ -118,7 +118,7 @@ TEST_F(NcclMemory, BehindAnOperationThatHangsHoldsNobody) {
         [&] {
           const cuda::ContextScope scope(*group.own(rank).context);
           memory[2].reset();
-          cuda::driver().graph_destroy(graph);  // its memory is let go of by who looks after operations
+          cuda::driver().graph_destroy(graph);  // the thread that polls operations releases its memory
           for (int i = 0; i < 100; ++i) EXPECT_EQ(request.poll(), Outcome::running);
           try {
             backend.allocate(64, Deadline::after(milliseconds(300)));
@@ -168,7 +168,7 @@ TEST_F(NcclMemory, IsNotFreedByForkedChildren) {
   DeviceGroup group(1);
   group.on_all([&](int rank) {
     auto memory = group.at(rank).allocate(64, soon());
-    const auto calls = [] {  // a thread that frees begins with the last
+    const auto calls = [] {  // a freeing thread begins with the last of these
       return FAKE_NCCL(fake_nccl_calls)("CommDeregister", -1) + FAKE_NCCL(fake_nccl_calls)("MemFree", -1) +
              FAKE_CUDA(fake_cuda_call_count)("cuThreadExchangeStreamCaptureMode");
     };
@@ -186,7 +186,7 @@ TEST_F(NcclMemory, IsNotFreedByForkedChildren) {
   EXPECT_EQ(known_at_last(), 0);
 }
 
-/// NCCL takes no other call while it launches.
+/// NCCL accepts no other call while it launches.
 TEST_F(NcclMemory, IsLetGoOfBetweenLaunches) {
   DeviceGroup group(2);
   std::array<std::shared_ptr<void>, 2> memory;
@@ -256,7 +256,7 @@ TEST_F(NcclMemory, FailuresOfNcclAreTold) {
   faults("MemAlloc=fail:ncclUnhandledCudaError");
   group.on_all([&](int rank) {
     EXPECT_TRUE(allocation_error(group.at(rank), soon()));
-    group.run_call(rank, all_reduce_of(10), 1);  // too little memory is no end of the group
+    group.run_call(rank, all_reduce_of(10), 1);  // too little memory does not end the group
   });
   faults("CommRegister=fail:ncclSystemError");
   group.on_all([&](int rank) {
@@ -315,7 +315,7 @@ TEST_F(NcclMemory, AnAllocationWhileNcclHangsEndsByItsDeadline) {
   }
 }
 
-/// NCCL takes no call, or its abort does not end: each for longer than is waited for.
+/// NCCL accepts no call, or its abort does not end: each for longer than the limit.
 TEST_F(NcclMemory, WhatNcclDoesNotLetGoOfIsKeptForEver) {
   DeviceGroup launching(1, "launching");
   DeviceGroup aborting(1, "aborting");

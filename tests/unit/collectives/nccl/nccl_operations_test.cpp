@@ -1,5 +1,4 @@
-// What NcclBackend computes, and how its operations stand to the caller's streams, through the doubles of CUDA and
-// NCCL.
+// What NcclBackend computes, and how its operations relate to the caller's streams, over the doubles of CUDA and NCCL.
 #include <barrier>
 #include <deque>
 
@@ -90,7 +89,7 @@ TEST_F(NcclOperations, SeveralStartAsOne) {
     ASSERT_EQ(run(group.at(rank), operations).outcome, Outcome::ok);
     for (const auto& call : calls) call->check(stream);
 
-    // a ring of transfers: receives stand before sends
+    // a ring of transfers, with receives before sends
     cuda::DeviceMemory mine(group.own(rank).context, 4);
     cuda::DeviceMemory theirs(group.own(rank).context, 4);
     cuda::check(cuda::driver().memset_d8_async(mine.get(), static_cast<unsigned char>(rank), 4, stream), "filling");
@@ -169,13 +168,13 @@ TEST_F(NcclOperations, RunsInTheCallersStreamOnRequest) {
     request.post();
     const Stream same{.device = {.type = DeviceType::cuda, .index = rank}, .handle = stream};
     order_once_launched(request, same);
-    call.check(stream);  // behind it in its own stream
+    call.check(stream);  // after it, in its own stream
     EXPECT_EQ(poll_until_end(request), Outcome::ok);
     request.release();
   });
 }
 
-/// pytorch#191528: an end that is marked before NCCL's helper thread has launched.
+/// pytorch#191528: the end is recorded before NCCL's helper thread has launched.
 TEST_F(NcclOperations, DoesNotEndBeforeItIsLaunched) {
   DeviceGroup group(2);
   group.on_all([&](int rank) { group.run_call(rank, all_reduce_of(10), 1); });
@@ -195,7 +194,7 @@ TEST_F(NcclOperations, DoesNotEndBeforeItIsLaunched) {
   EXPECT_STREQ(FAKE_NCCL(fake_nccl_complaints)(), "") << "no call while the one before goes on";
 }
 
-/// The second is seen to end in the poll that sees it launched, before anybody looks at the first.
+/// The second ends in the poll that sees it launched, before any poll of the first.
 TEST_F(NcclOperations, AnEndThatIsSeenBeforeAnEarlierOneHidesNoLaterOnes) {
   DeviceGroup group(1);
   group.on_all([&](int rank) { group.run_call(rank, all_reduce_of(10), 1); });
@@ -212,7 +211,7 @@ TEST_F(NcclOperations, AnEndThatIsSeenBeforeAnEarlierOneHidesNoLaterOnes) {
     };
     Request& first = post(2);
     Request& second = post(3);
-    // the poll looks at the event when the stream has come to it
+    // the poll queries the event once the stream has reached it
     ASSERT_EQ(FAKE_CUDA(fake_cuda_add_faults)("cuEventQuery#1=delay:300"), 1);
     Outcome of_second = Outcome::running;
     for (const Deadline limit = soon(); !second.started() && !limit.expired();) of_second = second.poll();
@@ -322,7 +321,7 @@ TEST_F(NcclOperations, IsCapturedIntoAGraphThatKeepsItsMemory) {
   });
 }
 
-/// Ends the group, and the capture that @p request could not be a part of.
+/// Ends the group, and the capture that @p request could not join.
 void end_failed_capture(Backend& backend, Request& request, CUstream stream) {
   backend.abort();
   EXPECT_EQ(poll_until_end(request), Outcome::aborted);
@@ -347,7 +346,7 @@ TEST_F(NcclOperations, IsNotCapturedBeforeTheGroupIsConnected) {
   });
 }
 
-/// Its graph could touch the memory later than its owner goes.
+/// Its graph could use the memory after the owner has freed it.
 TEST_F(NcclOperations, IsNotCapturedIfTheGraphCannotKeepItsMemory) {
   for (const char* fault : {"cuUserObjectCreate=fail:2", "cuGraphRetainUserObject=fail:2"}) {
     DeviceGroup group(1);
@@ -380,7 +379,7 @@ TEST_F(NcclOperations, IsNotCapturedIfTheGraphCannotKeepItsMemory) {
 
 }  // namespace
 
-// Sends and receives of NcclBackend, and CUDA graphs of them and of operations that start as one.
+// Sends and receives of NcclBackend, and CUDA graphs of those and of operations that start as one.
 
 namespace {
 
@@ -392,7 +391,7 @@ class NcclTransfers : public NcclTest {
   }
 };
 
-/// Numbers in a device's memory, filled and read by a stream of the caller's.
+/// Numbers in device memory, filled and read by a stream of the caller's.
 class Numbers {
  public:
   Numbers(const DeviceRank& rank, DType dtype, std::size_t count)
@@ -407,7 +406,7 @@ class Numbers {
     store_numbers(dtype_, host_.data(), count(), [&](std::size_t i) { return number(first, i); });
     copy(memory_.get(), reinterpret_cast<CUdeviceptr>(host_.data()));
   }
-  /// Whether they are what fill(@p first) has made, once the stream has come to it.
+  /// Whether they are what fill(@p first) wrote, once the stream has reached it.
   bool are(std::int64_t first) {
     std::vector<std::byte> expected(host_.size());
     store_numbers(dtype_, expected.data(), count(), [&](std::size_t i) { return number(first, i); });
@@ -428,7 +427,7 @@ class Numbers {
   }
 
  private:
-  /// Each type has them, and a boolean both of its own.
+  /// Every type can represent these, and bool both of its values.
   std::int64_t number(std::int64_t first, std::size_t i) const {
     const auto value = first + static_cast<std::int64_t>(i % 3);
     return dtype_ == DType::boolean ? value % 2 : value;
@@ -443,7 +442,7 @@ class Numbers {
   cuda::DeviceMemory memory_;
 };
 
-/// A ring of three: receives stand before sends.
+/// A ring of three, with receives before sends.
 TEST_F(NcclTransfers, OfEveryType) {
   DeviceGroup group(3);
   FAKE_NCCL(fake_nccl_set_jitter)(7);
@@ -502,7 +501,7 @@ TEST_F(NcclTransfers, AreCapturedIntoAGraph) {
   });
 }
 
-/// As one send and one receive of two ranks, each in a graph of its own.
+/// One send and one receive of two ranks, each in its own graph.
 TEST_F(NcclTransfers, AloneAreCapturedIntoAGraph) {
   DeviceGroup group(2);
   group.on_all([&](int rank) {

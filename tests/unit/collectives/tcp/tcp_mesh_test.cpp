@@ -1,4 +1,4 @@
-// Meshes that several backends share, groups of many ranks, and little room for descriptors.
+// Meshes shared by several backends, large groups, and few descriptors.
 #include <dlfcn.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -44,7 +44,7 @@ TEST(TcpMesh, ABackendOfOneRankCopies) {
   }
 }
 
-/// As a hierarchy uses it: the leaders' collectives and everybody's messages over the same connections.
+/// As a hierarchy uses it: the leaders' collectives and all ranks' messages share connections.
 TEST(TcpMesh, ContextsOfAMeshAreKeptApart) {
   constexpr int kRanks = 4;
   const std::vector<int> leaders{2, 0};  // in this order
@@ -84,7 +84,7 @@ TEST(TcpMesh, ContextsOfAMeshAreKeptApart) {
   for (const auto& mesh : meshes) mesh->close(soon());
 }
 
-/// Trees, chains and rounds of a number of ranks that is no power of two.
+/// Trees, chains and rounds with a number of ranks that is not a power of two.
 TEST(TcpMesh, EveryCollectiveOfSevenRanks) {
   constexpr int kRanks = 7;
   BackendRanks group(subject(kRanks));
@@ -136,7 +136,7 @@ TEST(TcpMesh, WaitsForDescriptors) {
   relief.join();
 }
 
-/// A rank that had no descriptor for the one connection that came accepts it later, though nothing else happens.
+/// A rank that lacked a descriptor for its only connection accepts it later, even if nothing else happens.
 TEST(TcpMesh, AcceptsWhatItHadNoDescriptorFor) {
 #ifdef DDP_ADDRESS_SANITIZER
   GTEST_SKIP() << "checks of virtual calls need a descriptor themselves (UBSan's vptr)";
@@ -163,7 +163,7 @@ TEST(TcpMesh, AcceptsWhatItHadNoDescriptorFor) {
   receiving.release();
 }
 
-/// Its host has closed the connection before it welcomed the rank, and the reset was lost.
+/// Its host closed the connection before it welcomed the rank, and the reset was lost.
 TEST(TcpMesh, AConnectionThatTheOtherHostForgotIsMadeAgain) {
   const base::UniqueFd other = base::listen_tcp("127.0.0.1");
   BackendConfig config;
@@ -188,7 +188,7 @@ TEST(TcpMesh, AConnectionThatTheOtherHostForgotIsMadeAgain) {
   std::array<std::byte, stream::kGreetingBytes + kProtocol.opening_bytes> hello{};
   for (pollfd waiting{first.get(), POLLIN, 0}; ::poll(&waiting, 1, 1) == 0;) sending.poll();
   ASSERT_EQ(::recv(first.get(), hello.data(), hello.size(), 0), static_cast<ssize_t>(hello.size()));
-  const int on = 1;  // a connection under repair is closed without a word
+  const int on = 1;  // a connection under repair is closed silently
   if (::setsockopt(first.get(), IPPROTO_TCP, TCP_REPAIR, &on, sizeof on) != 0) GTEST_SKIP() << "needs CAP_NET_ADMIN";
   first.reset();
   EXPECT_TRUE(accept()) << sending.failure().cause;
@@ -197,7 +197,7 @@ TEST(TcpMesh, AConnectionThatTheOtherHostForgotIsMadeAgain) {
   sending.release();
 }
 
-/// A rank of a large job must not be made to keep 512 KiB for each of the others.
+/// A rank of a large job must not have to keep 512 KiB for each other rank.
 TEST(EagerWindow, OfAllPeersTogetherIsBounded) {
   constexpr std::size_t kMiB = std::size_t{1} << 20U;
   EXPECT_EQ(eager_window_bytes(1), kMiB / 2);
@@ -218,7 +218,7 @@ namespace ddp::collectives::testing {
 
 namespace {
 
-/// Numbers of collectives and of announced messages go on from @p first_ordinal.
+/// Numbers of collectives and of announced messages continue from @p first_ordinal.
 Subject subject(int size, std::uint64_t first_ordinal) {
   return {.name = "Tcp" + std::to_string(size),
           .create = [=](const BackendConfig& config) { return tcp::make_backend(config, first_ordinal); },
@@ -235,19 +235,19 @@ INSTANTIATE_TEST_SUITE_P(Tcp, BackendContract,
 
 }  // namespace ddp::collectives::testing
 
-// Connections that epoll refuses to watch for a while, as for lack of memory: they work, and are watched again later.
+// Connections that epoll refuses to watch for a while, as for lack of memory: they work, and are watched later.
 
 namespace {
 
-/// How many additions of connections between ranks, open or opening, have been; negative: none is.
+/// How many connections between ranks, open or opening, have been added; negative: none is refused.
 std::atomic<int> refused{-1};
 
-/// How many additions of what only listens or has just been accepted will be refused.
+/// How many additions of listening or freshly accepted sockets to refuse.
 std::atomic<int> refuse_readers{0};
 
 }  // namespace
 
-/// In the place of the C library's, for all of this program.
+/// Replaces the C library's in this program.
 extern "C" int epoll_ctl(int poller, int operation, int descriptor, epoll_event* event) noexcept {
   if (operation == EPOLL_CTL_ADD && (event->events & (EPOLLRDHUP | EPOLLET)) != 0 && refused >= 0) {
     ++refused;
@@ -320,7 +320,7 @@ TEST(TcpWatching, ARankThatCannotListenSaysSo) {
 
 }  // namespace
 
-// One connection to each host is probed, another one when it is closed.
+// One connection to each host is probed, and another after it is closed.
 
 namespace {
 

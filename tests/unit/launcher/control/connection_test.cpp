@@ -1,4 +1,4 @@
-// Messages go through whole and in order, both ways at once, and whatever a peer does ends its connection at most.
+// Messages arrive whole and in order, both ways at once; a misbehaving peer ends at most its own connection.
 #include <malloc.h>
 #include <poll.h>
 #include <sys/socket.h>
@@ -51,7 +51,7 @@ Ends tcp_ends() {
   return {Connection{std::move(one), "one"}, Connection{std::move(other), "other"}};
 }
 
-/// Receives until @p count messages are there or the connection ends. @p sender is flushed meanwhile.
+/// Receives until @p count messages have arrived or the connection ends. Flushes @p sender meanwhile.
 std::vector<Message> receive(Connection& connection, std::size_t count, Connection* sender = nullptr) {
   std::vector<Message> all;
   const Deadline deadline = soon();
@@ -145,7 +145,7 @@ TEST_P(Connections, MessagesAroundTheSizeOfAPieceArriveWhole) {
 }
 
 #ifndef DDP_SANITIZED
-/// A fence of many nodes: what waits for slow sockets is there once, sealed or not.
+/// A fence of many nodes: data waiting for slow sockets exists once, sealed or not.
 TEST(ConnectionMemory, ALongMessageForManyConnectionsIsThereOnce) {
   constexpr std::size_t kNodes = 60;
   constexpr std::size_t kFenceBytes = 4U << 20U;
@@ -235,7 +235,7 @@ TEST_P(Connections, WhatWasSentBeforeTheEndIsReceived) {
   EXPECT_FALSE(other_.wants_to_write());
 }
 
-// Without care, bytes that the closing side has not read make the kernel throw away what it sent.
+// Without care, bytes that the closing side has not read make the kernel discard what it sent.
 TEST_P(Connections, ClosingWithUnreadMessagesDoesNotTakeBackWhatWasSent) {
   for (int i = 0; i < 10; ++i) other_.send(ModexRequest{.id = i});
   std::this_thread::sleep_for(10ms);
@@ -283,7 +283,7 @@ TEST_P(Connections, APeersLastWordsAreReadAfterSendingToItFailed) {
   other_.send(Finish{.exit_status = 9, .message = "last words"});
   other_.close(soon());
   for (int i = 0; i < 200 && one_.open(); ++i) {
-    one_.send(ModexRequest{.id = i});  // into the void, later an error; SIGPIPE would end this program
+    one_.send(ModexRequest{.id = i});  // lost, later an error; SIGPIPE would end this program
     std::this_thread::sleep_for(100us);
   }
   EXPECT_TRUE(one_.open());  // a lost connection shows at receive()
@@ -300,10 +300,10 @@ TEST_P(Connections, AMessageThatCannotBeUnderstoodEndsTheConnection) {
   send_bytes(one_, stream::frame(payload_of("GET / HTTP/1.1")));
   one_.send(ModexRequest{.id = 2});
   const auto received = receive(other_, 3);
-  ASSERT_EQ(received.size(), 1U);  // nothing after it is believed
+  ASSERT_EQ(received.size(), 1U);  // later data is not trusted
   EXPECT_FALSE(other_.open());
   EXPECT_THAT(other_.lost_because(), HasSubstr("an invalid message"));
-  EXPECT_TRUE(receive(one_, 1).empty());  // and the peer knows without waiting for its owner
+  EXPECT_TRUE(receive(one_, 1).empty());  // and the peer learns without waiting for its owner
   EXPECT_FALSE(one_.open());
 }
 
@@ -345,7 +345,7 @@ TEST(Connection, ASocketThatIsNoneIsRefused) { EXPECT_THROW((Connection{base::Un
 
 namespace ddp::launcher {
 
-// A connection in a loop: what arrives is told in order, and its functions may end it.
+// A connection in a loop: arrivals are reported in order, and its callbacks may end it.
 
 namespace {
 
@@ -407,7 +407,7 @@ TEST_F(LoopConnectionTest, SendsWhatTheSocketDoesNotTakeAtOnce) {
     received = peer_->receive();
   }
   EXPECT_THAT(received, ElementsAre(large()));
-  // The socket is writable now, which must not keep the loop awake.
+  // The socket is writable, which must not keep the loop awake.
   const Deadline limit = Deadline::after(std::chrono::milliseconds(1));
   loop_.run_once(limit);
   EXPECT_TRUE(limit.expired());
@@ -421,7 +421,7 @@ TEST_F(LoopConnectionTest, LossComesOnceAndAfterTheLastMessages) {
   turn();
   EXPECT_THAT(open_, ElementsAre(false));
   EXPECT_THAT(losses_, ElementsAre("it was closed"));
-  own_->read();  // neither does anything
+  own_->read();  // neither has an effect
   own_->send(message(2));
   EXPECT_EQ(losses_.size(), 1U);
 }

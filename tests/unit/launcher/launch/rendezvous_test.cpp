@@ -1,4 +1,4 @@
-// How agents find their coordinator: who leads, at which port, with which secret, and what stops them.
+// How agents find their coordinator: which one leads, at which port, with which secret, and what stops them.
 #include "launch/rendezvous.hpp"
 
 #include <stdlib.h>
@@ -157,7 +157,7 @@ TEST_F(EndpointRendezvous, TheHostsOwnAgentLeads) {
 }
 
 TEST_F(EndpointRendezvous, AgentsOfOtherHostsDoNotLead) {
-  // An address for documentation (RFC 5737), and what can be no name.
+  // An address for documentation (RFC 5737), and an invalid name.
   for (const std::string& host : {std::string{"192.0.2.1"}, std::string(300, 'x')}) {
     LaunchOptions options = c10d(host);
     options.rendezvous.endpoint_port = 4000;

@@ -275,7 +275,7 @@ TEST_F(LogFoldersTest, ASuffixStaysInTheFolder) {
   EXPECT_EQ((LogFolders{in(folder_.path()), "", "j", "../x", 0, 1}.root()), folder_ / "j_.._x");
 }
 
-/// Lets permissions hold for root as they do for others, who have no such capabilities (capabilities(7)).
+/// Makes permissions apply to root as to users without such capabilities (capabilities(7)).
 class WithoutOverride {
  public:
   WithoutOverride() {
@@ -320,7 +320,7 @@ TEST_F(LogFoldersTest, AFolderThatCannotBeWrittenIsNamed) {
 
 }  // namespace
 
-// The rules of Python's string.Template, checked against the interpreter where there is one.
+// The rules of Python's string.Template, checked against the interpreter if it is installed.
 
 namespace {
 

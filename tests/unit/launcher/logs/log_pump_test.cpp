@@ -1,4 +1,4 @@
-// Nothing that workers write is lost or torn.
+// Workers' output is never lost or torn.
 #include "logs/log_pump.hpp"
 
 #include <signal.h>
@@ -78,8 +78,8 @@ TEST_F(LogPumpTest, FilesThatCannotBeMadeAreNamed) {
 
 constexpr std::string_view kLineEnd = " ................................";
 
-/// Runs a process that writes @p lines numbered lines, if wanted in cuts that have nothing to do with lines. Without
-/// prefixes that would depend on time: an unfinished line waits for a moment only.
+/// Runs a process that writes @p lines numbered lines, if wanted in cuts independent of lines. Without prefixes that
+/// would depend on time: an unfinished line waits only for a moment.
 pid_t start_writer(int fd, int rank, int lines, bool cut_lines) {
   const pid_t pid = ::fork();
   if (pid != 0) return pid;
@@ -195,7 +195,7 @@ TEST_F(LogPumpTest, PromptsAndProgressBarsAppear) {
   pump.start();
   for (const std::string text : {"name? ", "\r 10%", "\r 20%", " of it", "\nend\n"}) {
     write_all(writing.get(), text);
-    EXPECT_EQ(read_bytes(console.reading.get(), text.size()), text);  // though the line goes on
+    EXPECT_EQ(read_bytes(console.reading.get(), text.size()), text);  // although the line continues
   }
   pump.finish(kGenerous);
 }
@@ -209,7 +209,7 @@ TEST_F(LogPumpTest, NoNewlineAtTheEnd) {
   pump.start();
   write_all(plain.get(), "last");
   write_all(prefixed.get(), "words");
-  pump.finish(kGenerous);  // though the writers are still there
+  pump.finish(kGenerous);  // although the writers still run
   EXPECT_EQ(out_.text(), "last");
   EXPECT_EQ(err_.text(), "[default1]:words\n");
   EXPECT_EQ(content_of(folder_ / "err.log"), "words");

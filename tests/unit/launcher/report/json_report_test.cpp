@@ -1,4 +1,4 @@
-// The report for programs has everything, is always valid JSON, and its file is never half written.
+// The machine-readable report is complete and always valid JSON, and its file is never half written.
 #include "report/json_report.hpp"
 
 #include <fcntl.h>
@@ -314,7 +314,7 @@ TEST_F(ReportFileTest, AFolderThatMayNotBeWrittenTo) {
 }
 
 TEST_F(ReportFileTest, AFullDevice) {
-  check_report_file("/dev/full");  // only writing shows it
+  check_report_file("/dev/full");  // only writing reveals it
   EXPECT_THAT(native_of([&] { write_report_file("/dev/full", "x"); }), HasSubstr("ENOSPC"));
   EXPECT_TRUE(std::filesystem::is_character_file("/dev/full"));
   write_report_file("/dev/null", "x");
@@ -324,7 +324,7 @@ TEST_F(ReportFileTest, AFullDevice) {
 TEST_F(ReportFileTest, APipeIsWrittenToAndNotReplaced) {
   ASSERT_EQ(::mkfifo(path().c_str(), 0600), 0);
   check_report_file(path());
-  EXPECT_THAT(native_of([&] { write_report_file(path(), "x"); }), HasSubstr("ENXIO"));  // nobody reads; no waiting
+  EXPECT_THAT(native_of([&] { write_report_file(path(), "x"); }), HasSubstr("ENXIO"));  // without a reader; no waiting
   const base::UniqueFd reader{::open(path().c_str(), O_RDONLY | O_NONBLOCK)};
   ASSERT_TRUE(reader);
   check_report_file(path());

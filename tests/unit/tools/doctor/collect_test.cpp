@@ -1,4 +1,4 @@
-// What the doctor reads of a machine, laid out as folders, and how it travels.
+// What the doctor reads from a machine, laid out as folders, and how the facts travel.
 #include <gmock/gmock.h>
 
 #include <thread>
@@ -109,7 +109,7 @@ TEST(DoctorCollect, ReadsAProcess) {
       rank.environment,
       (Variables{{"NCCL_ALGO", "Ring"}, {"NCCL_SOCKET_IFNAME", "eth7"}, {"http_proxy", "http://me:(hidden)@proxy"}}));
 
-  // CAP_IPC_LOCK makes the limit void, but not that of a user namespace.
+  // CAP_IPC_LOCK lifts the limit, but not the one of a user namespace.
   for (const char* map : {"0 0 4294967295", "0 1000 1"}) {
     root.write("proc/self/status", "CapEff:\t0000000000004000");
     root.write("proc/self/uid_map", map);
@@ -125,8 +125,8 @@ TEST(DoctorCollect, ReadsAProcess) {
   EXPECT_TRUE(nothing.cpus.empty());
 }
 
-/// The configuration space of a port of the given type (4: root port, 6: of a switch), whose Access Control Services
-/// are a second extended capability.
+/// The configuration space of a port of the given type (4: root port, 6: switch port), with Access Control Services as
+/// its second extended capability.
 std::string port_config(char type, char control) {
   std::string bytes(4096, '\0');
   bytes[0x34] = 0x40;
@@ -138,7 +138,7 @@ std::string port_config(char type, char control) {
   return bytes;
 }
 
-/// A GPU, and an adapter with two functions, behind two ports; @p type of these.
+/// A GPU and an adapter with two functions behind two ports of this @p type.
 NodeFacts machine_with_ports(char type, char control, bool with_adapter) {
   const topology::FakeRoot root;
   const auto device = [&](const char* port, const char* address, const char* device_class, const char* driver) {
@@ -165,7 +165,7 @@ NodeFacts machine_with_ports(char type, char control, bool with_adapter) {
   return node;
 }
 
-// What matters is between two devices: a switch's ports send their packets upwards, an IOMMU translates them.
+// Only the path between two devices matters: a switch's ports redirect their packets upwards, an IOMMU translates them.
 TEST(DoctorCollect, OnlyPeersMeetOnPcie) {
   constexpr char kRoot = 4;
   constexpr char kSwitch = 6;
@@ -333,7 +333,7 @@ TEST(DoctorFacts, TravelWhole) {
   EXPECT_EQ(base::decode<ProbeReport>(base::encode(job.nodes[0].probes)), job.nodes[0].probes);
 }
 
-/// Two nodes of two ranks each, one thread a rank.
+/// Two nodes of two ranks each, one thread per rank.
 JobFacts gather_on_threads(const std::optional<world::NodeMap>& map, std::vector<std::vector<ProbeTarget>>& probed) {
   const JobFacts job = test::healthy_job();
   const auto hub = std::make_shared<kvs::MemoryHub>(4);

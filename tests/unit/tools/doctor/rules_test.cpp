@@ -1,4 +1,4 @@
-// Each rule: what makes it speak, and it alone; what comes near and does not.
+// Each rule: what triggers it alone, and near misses that do not.
 #include <array>
 
 #include <gmock/gmock.h>
@@ -212,7 +212,7 @@ TEST(DoctorRules, EachFaultIsFoundAndNothingElse) {
 }
 
 TEST(DoctorRules, WhatComesNearIsNoFault) {
-  std::set<std::string> tested(kOfTheReport.begin(), kOfTheReport.end());  // tests/unit/diagnostics has theirs
+  std::set<std::string> tested(kOfTheReport.begin(), kOfTheReport.end());  // tests/unit/diagnostics tests these
   std::vector<Case> cases = test::near_misses();
   for (const auto& family : {test::device_near_misses(), test::nccl_near_misses(), test::adapter_near_misses(),
                              test::fabric_near_misses()}) {
@@ -237,13 +237,13 @@ TEST(DoctorRules, OneNodeAloneHasNoNetworkToBeWrong) {
   job.nodes[0].facts.own_name.addresses = {"127.0.1.1"};
   job.nodes[0].facts.interfaces = {test::loopback()};
   EXPECT_THAT(rules_found(job), testing::IsEmpty());
-  // Nor is two interfaces in one subnet a fault, where nobody connects to them.
+  // Two interfaces in one subnet are not a fault either if no connection uses them.
   job.nodes[0].facts.interfaces = {test::loopback(), interface_of("eth0", "10.1.0.1"),
                                    interface_of("eth1", "10.1.0.2")};
   EXPECT_THAT(rules_found(job), testing::IsEmpty());
 }
 
-// Who is cut off is named, not those that it was tried with.
+// Names the isolated node, not the nodes that it was tried with.
 TEST(DoctorRules, ANodeThatNobodyReachesIsNamedAlone) {
   JobFacts job = healthy_job();
   NodeRecord third = job.nodes[1];
@@ -271,7 +271,7 @@ TEST(DoctorRules, ANodeThatNobodyReachesIsNamedAlone) {
   EXPECT_THAT(found[0].evidence, testing::HasSubstr("any other node"));
 }
 
-// Without RDMA, NCCL's data takes every interface, not only the first.
+// Without RDMA, NCCL's data uses every interface, not only the first.
 TEST(DoctorRules, AnInterfaceThatLeadsNowhereIsFoundBesideRdmaThatNcclDoesNotTake) {
   const auto second_network_fails = [](const char* name, const char* value) {
     JobFacts job = healthy_job();

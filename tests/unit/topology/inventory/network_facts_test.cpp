@@ -235,7 +235,7 @@ TEST_F(NetworkFacts, VethByNameFollowsTheSameRule) {
 }
 
 TEST_F(NetworkFacts, MacvlanAndPlainVirtualInterfacesAreNoVeth) {
-  const auto macvlan = with_devtype("eth1", 3, "macvlan");  // what it lies on is in another network namespace
+  const auto macvlan = with_devtype("eth1", 3, "macvlan");  // its lower interface is in another network namespace
   root.write(macvlan / "iflink", "2");
   root.interface("ifb0", 4, kEther);
   EXPECT_EQ(kind("eth1"), InterfaceKind::other);
