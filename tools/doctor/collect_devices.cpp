@@ -245,7 +245,7 @@ std::vector<std::int64_t> read_pkeys(const fs::path& port) {
   return keys;
 }
 
-/// The device's libfabric provider, for drivers that NCCL's own transport cannot use.
+/// Names a device whose driver only libfabric supports, which NCCL's own transport cannot use; else empty.
 std::string libfabric_device(const fs::path& sys, const std::string& device) {
   const std::string driver = topology::link_name(sys / "class/infiniband" / device / "device/driver");
   return driver == "efa" ? device + " (EFA)" : std::string{};
