@@ -111,7 +111,8 @@ std::optional<int> cuda_device_of(const c10::intrusive_ptr<c10d::Backend>& backe
 
 void leave_backward_of_optimizer(const ddp::Error& error) {
   const py::gil_scoped_acquire gil;
-  set_error(error, true);
+  set_error(error,
+            error.code() != ddp::ErrorCode::invalid_argument);  // of the program, which trying again does not mend
   leave_with_error();
 }
 }  // namespace ddp_adapter

@@ -384,9 +384,10 @@ inline void add_averager(py::module_& module) {
       .def("broadcast_buffers", &Averager::broadcast_buffers, Release())
       .def("change_group", &Averager::change_group, Release())
       .def("begin_by_gradients",
-           [](const Averager& averager, std::uint64_t passes) {
-             averager.engine()->begin_by_gradients(passes, &leave_backward_of_optimizer);
+           [](const Averager& averager, std::uint64_t passes, bool adds_up) {
+             averager.engine()->begin_by_gradients(passes, adds_up, &leave_backward_of_optimizer);
            })
+      .def("forget_exchanged", [](const Averager& averager) { averager.engine()->forget_exchanged(); })
       .def("restart_passes", &Averager::restart_passes, Release())
       .def("exchange_accumulated", &Averager::exchange_accumulated, Release())
       .def("no_sync",

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 import libddp
-from libddp.horovod import _job, mpi_ops
+from libddp.horovod import _compressing_hook, _job, _sparse_gradients, mpi_ops
 from libddp.horovod.compression import Compression
 from libddp.horovod.exceptions import HorovodInternalError
 from libddp.horovod.mpi_ops import Adasum, Average, Max, Min, Product, Sum
@@ -142,11 +142,13 @@ def _store(job: Any) -> Any:
 class _DistributedOptimizer(torch.optim.Optimizer):
     """Its methods become those of a subclass of the wrapped optimizer's class."""
 
-    def _distribute(self, names: dict[torch.Tensor, str], passes: int, op: int, compression: Any, comm_hook: Any,
-                    process_set: ProcessSet) -> None:
+    def _distribute(self, names: dict[torch.Tensor, str], passes: int, op: int, compression: Any, predivide: float,
+                    sparse_as_dense: bool, comm_hook: Any, process_set: ProcessSet) -> None:
         self._parameter_names = names
         self.backward_passes_per_step = passes
         self.op, self._compression, self._comm_hook, self.process_set = op, compression, comm_hook, process_set
+        self._predivide, self._sparse_as_dense = predivide, sparse_as_dense
+        self._dense_hooks: list[Any] = []
         self._number = next(_instances)  # equal on all ranks, if they make the same optimizers
         self._handles: dict[Any, Any] = {}  # upstream's: none is ever left
         self._requires_update: set[torch.Tensor] = set()
@@ -156,14 +158,33 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         _alive.add(self)
         self._make_engines()
 
-    def _hook(self, adapter: Any) -> Any:
+    def _hook(self, adapter: Any, tensors: list[torch.Tensor]) -> Any:
         if self._comm_hook is not None:
             return getattr(adapter, f"{self._comm_hook}_hook")()
-        if self.op in _HOOKS:
-            return adapter.reduce_hook(_HOOKS[self.op])
-        if issubclass(self._compression, (Compression.fp16, Compression.bf16)):
-            return adapter.compress_hook("float16" if issubclass(self._compression, Compression.fp16) else "bfloat16")
-        return None
+        if self._compression is Compression.none:
+            return adapter.reduce_hook(_HOOKS[self.op]) if self.op in _HOOKS else None
+        if self.op == Average and self._compression in (Compression.fp16, Compression.bf16):
+            return adapter.compress_hook("float16" if self._compression is Compression.fp16 else "bfloat16")
+        hook = _compressing_hook.make(
+            self._compression, _HOOKS.get(self.op, "sum").upper(), 1 / self._predivide,
+            self._predivide / (self.process_set.size() or 1) if self.op == Average else 1.0,
+            self._backend_for(f"compressed {tensors[0].device}", tensors[0].device))
+        return adapter.python_hook(_compressing_hook.name_of(self._compression), None, hook, tensors)
+
+    def _backend_for(self, purpose: str, device: torch.device) -> Any:
+        """Collective over the process set, the first time."""
+        if purpose not in self._backends:
+            self._backends[purpose] = _backend(self.process_set, device)
+        return self._backends[purpose]
+
+    def _sparse(self, own: list[torch.Tensor]) -> set[int]:
+        """The ids of parameters whose gradients go by their rows."""
+        found = _sparse_gradients.of_embeddings(own)
+        if found and (self.op != Average or self._compression is not Compression.none or self._comm_hook is not None):
+            names = [name for each, name in self._parameter_names.items() if id(each) in found]
+            raise ValueError(f"the gradients of {', '.join(names)} are sparse: give sparse_as_dense=True, as rows are averaged "
+                             "only, without compression and hooks")
+        return found
 
     def _make_engines(self) -> None:
         """One for each device. Collective over the process set."""
@@ -174,6 +195,12 @@ class _DistributedOptimizer(torch.optim.Optimizer):
             return
         from libddp import _adapter
         adapter = _adapter.load()
+        given = _job._bytes("HOROVOD_FUSION_THRESHOLD", -1)
+        cap = None if given < 0 else max(given, 1)  # 0: each gradient by itself
+        sparse = set() if self._sparse_as_dense else self._sparse(own)
+        for handle in self._dense_hooks:
+            handle.remove()
+        self._dense_hooks = _sparse_gradients.make_dense(self._requires_update) if self._sparse_as_dense else []
         by_device: dict[torch.device, list[torch.Tensor]] = {}
         for each in own:
             by_device.setdefault(each.device, []).append(each)
@@ -181,16 +208,14 @@ class _DistributedOptimizer(torch.optim.Optimizer):
             tensors = by_device[device]
             if not any(each.requires_grad for each in tensors):
                 continue
-            if str(device) not in self._backends:
-                self._backends[str(device)] = _backend(self.process_set, device)
             engine = adapter.Averager(
                 names=[self._parameter_names.get(each, f"added.{place}") for place, each in enumerate(tensors)],
-                tensors=tensors, sparse=[False] * len(tensors), backend=self._backends[str(device)],
-                cap=_job._bytes("HOROVOD_FUSION_THRESHOLD", 0) or None, first=1 << 20, caps=[], broadcast=False, view=False,
+                tensors=tensors, sparse=[id(each) in sparse for each in tensors], backend=self._backend_for(str(device), device),
+                cap=cap, first=1 << 20, caps=[], broadcast=False, view=False,
                 find_unused=True, static_graph=False, skip_unused=False, delayed=[], delayed_behind=None,
-                hook=self._hook(adapter), module_name=type(self).__name__, broadcast_buffers=False, sample_rate=100,
+                hook=self._hook(adapter, tensors), module_name=type(self).__name__, broadcast_buffers=False, sample_rate=100,
                 find_straggler=False, compute=None, reduce=None)
-            engine.begin_by_gradients(self.backward_passes_per_step)
+            engine.begin_by_gradients(self.backward_passes_per_step, self.op == Average)
             self._engines.append(engine)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -213,7 +238,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
             raise ValueError("backward_passes_per_step must be > 0")
         self.backward_passes_per_step = passes
         for engine in self._engines:
-            engine.begin_by_gradients(passes)
+            engine.begin_by_gradients(passes, self.op == Average)
 
     def synchronize(self) -> None:
         """Makes sure that gradients are those of all ranks. They are, behind as many backward passes as a step has; else what
@@ -263,6 +288,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         with _translated():
             for engine in self._engines:
                 engine.restart_passes()
+                engine.forget_exchanged()
             if self._unfrozen():
                 self._make_engines()
         self._synchronized = False
@@ -309,9 +335,12 @@ def DistributedOptimizer(optimizer: torch.optim.Optimizer, named_parameters: Any
                          process_set: ProcessSet = global_process_set, *, comm_hook: str | None = None) -> Any:
     """An optimizer of the same class and state, whose gradients are reduced over the ranks of process_set. Collective.
 
-    compression: Compression.none, .fp16 or .bf16. backward_passes_per_step: gradients of so many accumulate before.
-    gradient_predivide_factor: checked only; the average is taken in float32 or wider. comm_hook, of libddp alone: "exact_average",
-    whose bits do not depend on the number of ranks. Gradients are dense; sparse ones raise an error in backward().
+    compression: Compression.none, .fp16, .bf16, or a class of one's own with compress and decompress; compressed gradients are
+    reduced by op. backward_passes_per_step: gradients of so many accumulate before. With op other than Average an exchanged
+    gradient cannot take part in another exchange: InvalidArgument in the backward pass that adds to it.
+    gradient_predivide_factor: for compressors of one's own; else the average is taken in float32 or wider.
+    Sparse gradients of Embedding and EmbeddingBag are averaged by their rows; sparse_as_dense makes all sparse ones dense first.
+    comm_hook, of libddp alone: "exact_average", whose bits do not depend on the number of ranks.
     """
     if op not in (Average, Sum, Adasum, Min, Max, Product):
         raise ValueError(f"op={op} is none of Average, Sum, Adasum, Min, Max and Product")
@@ -321,12 +350,9 @@ def DistributedOptimizer(optimizer: torch.optim.Optimizer, named_parameters: Any
         raise ValueError("backward_passes_per_step must be > 0")
     if comm_hook not in (None, "exact_average"):
         raise ValueError(f"comm_hook={comm_hook!r}: exact_average is the only one")
-    known = (Compression.none, Compression.fp16, Compression.bf16)
-    if not (isinstance(compression, type) and issubclass(compression, known)):
-        raise NotImplementedError("DistributedOptimizer takes Compression.none, .fp16 and .bf16, no other compressor; call "
-                                  "hvd.grouped_allreduce_() on gradients instead")
-    if sparse_as_dense:
-        raise NotImplementedError("DistributedOptimizer takes dense gradients only; make embeddings with sparse=False")
+    _compressing_hook.check(compression)
+    if comm_hook is not None and (op != Average or compression is not Compression.none):
+        raise ValueError(f"comm_hook={comm_hook!r} averages: leave out op and compression")
     if op == Adasum and process_set is not global_process_set:
         raise NotImplementedError("Adasum does not support non-global process sets yet.")
     names = _names_of(optimizer, named_parameters)
@@ -338,5 +364,6 @@ def DistributedOptimizer(optimizer: torch.optim.Optimizer, named_parameters: Any
     if op == Adasum:
         made._distribute(names, backward_passes_per_step, compression)
     else:
-        made._distribute(names, backward_passes_per_step, op, compression, comm_hook, process_set)
+        made._distribute(names, backward_passes_per_step, op, compression, gradient_predivide_factor, sparse_as_dense, comm_hook,
+                         process_set)
     return made

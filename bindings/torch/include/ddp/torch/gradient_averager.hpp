@@ -67,16 +67,16 @@ struct BeforeNode final : ::torch::autograd::FunctionPreHook {
   std::function<void()> call;
 };
 
-/// Runs after a node that accumulates a gradient.
+/// Runs after a node that accumulates a gradient, with what was added, which may be undefined.
 struct AfterNode final : ::torch::autograd::FunctionPostHook {
   using Gradients = ::torch::autograd::variable_list;
 
-  explicit AfterNode(std::function<void(bool defined)> function) : call(std::move(function)) {}
+  explicit AfterNode(std::function<void(const at::Tensor& added)> function) : call(std::move(function)) {}
   Gradients operator()(const Gradients& outputs, const Gradients& inputs) override {
-    called_by_autograd([&] { call(!inputs.empty() && inputs[0].defined()); });
+    called_by_autograd([&] { call(inputs.empty() ? at::Tensor{} : inputs[0]); });
     return outputs;
   }
-  std::function<void(bool defined)> call;
+  std::function<void(const at::Tensor& added)> call;
 };
 
 using AccumulatorPointer = decltype(::torch::autograd::impl::grad_accumulator(std::declval<const at::Tensor&>()));
@@ -175,7 +175,7 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
       AccumulatorPointer node = low_ ? low_->accumulator(i) : nullptr;
       if (!node) node = ::torch::autograd::impl::grad_accumulator(tensors_[i].tensor);
       const std::uintptr_t key = node->add_post_hook(
-          std::make_unique<AfterNode>([this, i](bool defined) { translated([&] { computed(i, defined); }); }));
+          std::make_unique<AfterNode>([this, i](const at::Tensor& added) { translated([&] { computed(i, added); }); }));
       Users::instance().add(tensors_[i].tensor, this);
       accumulators_.push_back({i, std::move(node), key});
     }
@@ -255,21 +255,28 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
 
   /// For an optimizer, which wraps no forward pass: from now on a step begins with the first gradient of a backward
   /// pass and ends with that pass. One of every @p passes exchanges what has accumulated. Needs find_unused_parameters.
+  /// @param adds_up whether an exchanged gradient may take part in the next exchange, as in averages only. Otherwise a
+  /// backward pass that adds to exchanged gradients throws Error(invalid_argument) before anything is exchanged.
   /// @param translate replaces translate_error unless null
-  void begin_by_gradients(std::uint64_t passes, TranslateError translate = nullptr) {
+  void begin_by_gradients(std::uint64_t passes, bool adds_up = true, TranslateError translate = nullptr) {
     passes_of_step_ = passes;
     pass_ = 0;
+    adds_up_ = adds_up;
     translate_ = translate;
   }
+  /// The program has emptied the gradients.
+  void forget_exchanged() { holds_exchanged_ = false; }
   /// Restarts the count of backward passes. @return whether the last one has exchanged since the previous call
   bool restart_passes() {
     if (queued_) give_up();  // the last backward pass failed
     pass_ = 0;
     return std::exchange(exchanged_, false);
   }
-  /// A step without a backward pass: exchanges what has accumulated, zeros elsewhere. Collective.
+  /// A step without a backward pass: exchanges what has accumulated, zeros elsewhere. Collective. Throws
+  /// Error(invalid_argument) for gradients that were exchanged before, unless they add up.
   void exchange_accumulated() {
     before_forward();
+    refuse_exchanged();
     pass_ = passes_of_step_ > 0 ? passes_of_step_ - 1 : 0;
     begin_alone();
     end();
@@ -350,9 +357,10 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
   }
 
   /// Autograd has added to a parameter's gradient for the last time in this backward pass.
-  void computed(std::size_t index, bool has_gradient) {
+  void computed(std::size_t index, const at::Tensor& added) {
     const at::AutoGradMode no_grad(false);
     if (!open_ && passes_of_step_ > 0) {
+      refuse_exchanged(index, added);
       begin_alone();
     } else if (!open_) {
       ForwardPass* const pass = pass_of_gradient(index);
@@ -360,7 +368,7 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
       begin(*pass, true);
     }
     queue_end();
-    if (!has_gradient && searches_) return;  // the end of the step marks it unused
+    if (!added.defined() && searches_) return;  // the end of the step marks it unused
     const auto producer = home_.current();
     producer ? gradients_.mark(reducer_, index, *producer) : gradients_.mark(reducer_, index);
   }
@@ -399,6 +407,31 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
                            "its forward pass went around DistributedDataParallel, or its step has ended",
                            "call the forward pass of the wrapper, not of the module in it; one for each backward pass "
                            "from what the module has kept");
+  }
+
+  /// Gradients that hold what all ranks have exchanged, and so would count once for each rank.
+  /// @param computed the one that autograd has added @p added to, by now
+  void refuse_exchanged(std::optional<std::size_t> computed = {}, const at::Tensor& added = {}) {
+    if (adds_up_ || !holds_exchanged_) return;
+    const at::AutoGradMode no_grad(false);
+    for (const std::size_t index : gradients_.own()) {
+      const at::Tensor& gradient = tensors_[index].tensor.grad();
+      if (!gradient.defined() || !holds_more(gradient, computed == index ? added : at::Tensor{})) continue;
+      throw_invalid_argument(gradients_.attempted(index),
+                             "it holds a gradient that was exchanged before, and only averages may be exchanged twice",
+                             "call zero_grad() after each step(), and backward() as often as backward_passes_per_step "
+                             "says; or use op=Average");
+    }
+    holds_exchanged_ = false;
+  }
+  /// Whether @p gradient is more than @p added to nothing.
+  static bool holds_more(const at::Tensor& gradient, const at::Tensor& added) {
+    if (gradient.is_sparse()) return gradient._nnz() > (added.defined() ? added._nnz() : 0);
+    if (!added.defined()) return gradient.ne(0).any().item<bool>();
+    const at::Tensor dense = added.is_sparse() ? added.to_dense() : added;
+    if (gradient.is_alias_of(dense)) return false;
+    const at::Tensor before = gradient.sub(dense);
+    return before.ne(0).logical_and(before.isnan().logical_not()).any().item<bool>();  // inf - inf, nan - nan
   }
 
   void begin_alone() {
@@ -454,6 +487,7 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
     for (const at::Tensor& gradient : gradients_.held()) home_.keep(gradient);  // it may come from another stream
     exchanged_ = synchronize_;  // after a pass that only adds, gradients differ again
     if (!synchronize_) return;
+    holds_exchanged_ = true;
     if (places_) gradients_.take_others(reducer_);
     gradients_.take_sparse(reducer_);
     gradients_.let_go();
@@ -509,8 +543,10 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
   bool by_gradient_ = false;                ///< a parameter's gradient opened the step
   bool queued_ = false;                     ///< the running backward pass calls end() when it ends
   bool repeats_ = false;
-  bool synchronize_ = true;  ///< in this step, or the last one
-  bool exchanged_ = false;   ///< the last step, since restart_passes()
+  bool synchronize_ = true;       ///< in this step, or the last one
+  bool exchanged_ = false;        ///< the last step, since restart_passes()
+  bool adds_up_ = true;           ///< an exchanged gradient may be exchanged again
+  bool holds_exchanged_ = false;  ///< the program may not have emptied gradients since they were exchanged
   TranslateError translate_ = nullptr;
   std::uint64_t passes_of_step_ = 0;  ///< 0: steps begin with forward passes
   std::uint64_t pass_ = 0;            ///< the last of passes_of_step_
