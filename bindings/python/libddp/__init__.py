@@ -32,18 +32,19 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import datetime
 
+    from ._launch import LaunchFailed, launch
     from ._progress import Progress, progress
     from ._writers import CsvWriter, TensorBoardWriter
 
 __version__: str = _core.version()
 __all__ = ["Aborted", "Checkpoints", "Conflict", "CsvWriter", "DistributedSampler", "EarlyStop", "ElasticSampler",
-           "EnvironmentReport", "Error", "InvalidArgument", "KeyValueStore", "MetricSet", "Mismatch",
+           "EnvironmentReport", "Error", "InvalidArgument", "KeyValueStore", "LaunchFailed", "MetricSet", "Mismatch",
            "NotFound", "PeerLost", "Placement", "ProcessGroup", "Progress", "Protocol", "Restored",
            "SystemFailure", "TensorBoardWriter", "Timeout", "Topology", "Unavailable", "Work", "World",
-           "dump_flight_recorder", "flight_recorder_json", "init", "initialized", "poll", "progress",
+           "dump_flight_recorder", "flight_recorder_json", "init", "initialized", "launch", "poll", "progress",
            "rank_seed", "world"]
 
-_LAZY = {"CsvWriter": "_writers", "TensorBoardWriter": "_writers", "Progress": "_progress", "progress": "_progress"}
+_LAZY = {"launch": "_launch", "LaunchFailed": "_launch", "CsvWriter": "_writers", "TensorBoardWriter": "_writers", "Progress": "_progress", "progress": "_progress"}
 
 
 def __getattr__(name: str) -> object:

@@ -63,6 +63,10 @@ class Aborted(Error):
     """The operation was given up because its group was shut down."""
 
 
+def invalid(attempted: str, cause: str, hint: str = "") -> Error:
+    return make("invalid_argument", f"{attempted}: {cause}{'; ' if hint else ''}{hint}", attempted, cause, "", (), hint)
+
+
 _CLASSES: dict[str, type[Error]] = {
     "invalid_argument": InvalidArgument, "conflict": Conflict, "timeout": Timeout, "peer_lost": PeerLost,
     "mismatch": Mismatch, "unavailable": Unavailable, "not_found": NotFound, "protocol": Protocol,

@@ -8,6 +8,8 @@ import shlex
 import sys
 from typing import NoReturn
 
+from . import _horovodrun_config
+
 _NO_EFFECT = ("cycle-time-ms", "cache-capacity", "autotune-log-file", "autotune-warmup-samples", "autotune-steps-per-sample",
               "autotune-bayes-opt-max-samples", "autotune-gaussian-process-noise", "num-nccl-streams", "thread-affinity",
               "mpi-args", "timeline-filename")
@@ -19,6 +21,7 @@ _ELASTIC = ("min-np", "min-num-proc", "max-np", "max-num-proc", "slots-per-host"
 _VARIABLES = {"fusion-threshold-mb": "HOROVOD_FUSION_THRESHOLD", "stall-check-warning-time-seconds": "HOROVOD_STALL_CHECK_TIME_SECONDS",
               "stall-check-shutdown-time-seconds": "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
               "gloo-timeout-seconds": "HOROVOD_GLOO_TIMEOUT_SECONDS"}
+NAMES = ("--as", "horovod,mpi4py", "--imitate", "horovodrun")  # what programs expect, as ddprun's words
 _LEVELS = {"TRACE": "debug", "DEBUG": "debug", "INFO": "info", "WARNING": "warning", "ERROR": "error", "FATAL": "error"}
 _BUILD = """\
 libddp's interface of Horovod 0.28.1:
@@ -55,13 +58,13 @@ def _parser() -> argparse.ArgumentParser:
     add("-i", "--ssh-identity-file")
     add("--start-timeout", type=float, default=os.environ.get("HOROVOD_START_TIMEOUT"))
     add("--network-interfaces", "--network-interface")
-    add("--output-filename", metavar="FOLDER", help="files of ranks' output: ddprun -r 3 --log-dir")
+    add("--output-filename", metavar="FOLDER", help="also write ranks' output to FOLDER/rank.N/stdout and stderr")
     add("-prefix-timestamp", "--prefix-output-with-timestamp", action="store_true")
     add("--log-level", choices=sorted(_LEVELS))
     add("--log-with-timestamp", "--log-without-timestamp", "--log-hide-timestamp", action="store_true")
     add("--no-stall-check", action="store_true")
-    add("--stall-check", action="store_true")
-    add("--config-file")
+    add("--stall-check", action="store_false", dest="no_stall_check", default=False)
+    add("--config-file", metavar="FILE", help="options by horovodrun's names in YAML; needs PyYAML")
     add("--binding-args")
     for name in ("gloo", "mpi", "jsrun", "tcp"):
         add(f"--{name}", action="store_true")
@@ -79,11 +82,15 @@ def translate(arguments: list[str]) -> tuple[list[str], dict[str, str], list[str
     """ddprun's words, variables for it, what to say, and the options. Exits for what is wrong."""
     parser = _parser()
     given = parser.parse_args(arguments)
+    if given.config_file:
+        try:
+            from_file = _horovodrun_config.read(given.config_file)
+        except _horovodrun_config.Refused as error:
+            parser.error(str(error))
+        given = parser.parse_args([*from_file, *arguments])  # what is on the command line comes later, and so holds
     value = {name: getattr(given, name.replace("-", "_")) for name in (*_NO_EFFECT, *_VARIABLES, *_NO_EFFECT_FLAGS, *_ELASTIC)}
     if elastic := [f"--{name}" for name in _ELASTIC if value[name] is not None]:
         parser.error(f"{', '.join(elastic)}: ranks cannot leave or come yet; start a fixed number by -np")
-    if given.config_file:
-        parser.error("--config-file: give its values as options, or as HOROVOD_ variables")
     if given.binding_args:
         parser.error("--binding-args: ddprun places ranks by --bind")
     words, variables = [], {}
@@ -96,7 +103,7 @@ def translate(arguments: list[str]) -> tuple[list[str], dict[str, str], list[str
         words += ["--rdzv-conf", f"join_timeout={float(given.start_timeout):g}"]
         variables["DDP_INIT_TIMEOUT"] = f"{float(given.start_timeout):g}"
     if given.output_filename:
-        words += ["-r", "3", "--log-dir", given.output_filename]
+        words += ["-t", "3", "--log-layout", "rank", "--log-dir", given.output_filename]
     if given.prefix_output_with_timestamp:
         words.append("--log-timestamps")
     if given.verbose:
@@ -112,6 +119,7 @@ def translate(arguments: list[str]) -> tuple[list[str], dict[str, str], list[str
         if value[name] is not None:
             variables[variable] = str(int(float(value[name]) * 2**20)) if name == "fusion-threshold-mb" else value[name]
     idle = [f"--{name}" for name in (*_NO_EFFECT, *_NO_EFFECT_FLAGS) if value[name]]
+    idle += ["--log-with-timestamp"] if given.log_with_timestamp else []
     idle += [f"--{name}" for name in ("gloo", "mpi", "jsrun", "tcp") if getattr(given, name)]
     return words, variables, [f"no effect: {', '.join(idle)}"] if idle else [], given
 
@@ -131,7 +139,7 @@ def main() -> NoReturn:
         _parser().error("no program to run")
     for notice in notices:
         print(f"ddp-horovodrun: {notice}", file=sys.stderr)
-    words += ["--as", "horovod,mpi4py", "--imitate", "horovodrun", *command]
+    words += [*NAMES, *command]
     if given.dry_run:
         settings = [f"{name}={text}" for name, text in variables.items()]
         print(shlex.join([*(["env", *settings] if settings else []), "ddprun", *words]))

@@ -10,12 +10,16 @@ from typing import NoReturn
 _FOLDER = Path(__file__).resolve().parent / "bin"
 
 
+def path_of(name: str) -> Path:
+    return _FOLDER / name
+
+
 def start(name: str, arguments: list[str]) -> NoReturn:
     """In the place of this process."""
     try:
-        os.execv(_FOLDER / name, [name, *arguments])
+        os.execv(path_of(name), [name, *arguments])
     except OSError as error:
-        sys.exit(f"starting {_FOLDER / name}: {error.strerror}; install the package again")
+        sys.exit(f"starting {path_of(name)}: {error.strerror}; install the package again")
 
 
 def ddprun() -> NoReturn:

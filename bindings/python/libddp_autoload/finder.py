@@ -16,7 +16,7 @@ from typing import Any
 
 _PACKAGES = {"horovod": {"horovod", "horovod.common"}, "mpi4py": {"mpi4py"}}
 _HOROVOD = {"horovod.torch": "libddp.horovod", "horovod.common.exceptions": "libddp.horovod.exceptions",
-            "horovod.common.elastic": "libddp.horovod.elastic", "horovod.common.process_sets": "libddp.horovod.process_sets"}
+            "horovod.common.elastic": "libddp.horovod.elastic", "horovod.common.process_sets": "libddp.horovod.process_sets", "horovod.runner": "libddp.horovod.runner"}
 
 
 def wanted() -> list[str]:

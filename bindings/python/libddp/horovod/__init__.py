@@ -13,4 +13,5 @@ from libddp.horovod.functions import (allgather_object, broadcast_object, broadc
 from libddp.horovod.mpi_ops import *  # noqa: F403
 from libddp.horovod.optimizer import DistributedOptimizer
 from libddp.horovod.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
+from libddp.horovod.runner import run
 from libddp.horovod.sync_batch_norm import SyncBatchNorm
