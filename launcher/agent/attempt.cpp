@@ -13,6 +13,7 @@
 #include <fmt/ranges.h>
 
 #include "agent/store_reach.hpp"
+#include "base/imitated_launchers.hpp"
 #include "base/log.hpp"
 #include "base/process.hpp"
 #include "logs/log_plan.hpp"
@@ -133,7 +134,11 @@ void Attempt::prepare() {
 
   const LogFolders folders{job_.options.logs, job_.scratch,    plan_.log_name,
                            plan_.log_suffix,  plan_.node_rank, static_cast<int>(plan_.nodes.size())};
-  if (folders.enabled() && !job_.options.dry_run) log_folder_ = folders.make_attempt(plan_.epoch, ranks_.num_ranks);
+  if (folders.enabled() && !job_.options.dry_run) {
+    log_folder_ = folders.make_attempt(plan_.epoch, ranks_.num_ranks);
+    for (int local = 0; local < ranks_.num_ranks; ++local)
+      rank_folders_.push_back(folders.make_rank(global_rank(local), ranks_.world_size));
+  }
   const std::string& prefix = job_.options.logs.prefix_template;
   LogPumpOptions pump{.prefix_template = prefix.empty() && plan_.nodes.size() > 1 ? kRankPrefixTemplate : prefix,
                       .format = job_.options.logs.format,
@@ -210,7 +215,8 @@ void Attempt::start(const control::StartAttempt& message) {
 
 RankStreams Attempt::streams_of(int local_rank) const {
   return plan_streams(job_.options.logs, log_folder_, global_rank(local_rank), local_rank, job_.options.role,
-                      ::isatty(STDERR_FILENO) == 1, ranks_.world_size == 1, job_console_ != nullptr);
+                      ::isatty(STDERR_FILENO) == 1, ranks_.world_size == 1, job_console_ != nullptr,
+                      rank_folders_.empty() ? std::string{} : rank_folders_.at(static_cast<std::size_t>(local_rank)));
 }
 
 /// Opens them before the first worker starts, so that a log file that cannot be created is the job's error, not a
@@ -275,20 +281,18 @@ EnvironmentMap Attempt::rank_environment(int local, const std::string& store_add
       worker_environment(inheritable_, worker, place_of(local).settings, options.virtual_local_rank);
   if (!options.backend.empty()) environment["DDP_BACKEND"] = options.backend;
   if (!options.as.empty()) environment["DDP_AS"] = options.as;
-  if (options.imitates_openmpi) imitate_openmpi(worker, environment);
-  if (options.imitates_horovod) imitate_horovod(worker, crossing(local), job_.host, environment);
+  base::ImitatedVariables imitated;
+  if (options.imitates_openmpi) imitated = base::openmpi_variables(worker);
+  if (options.imitates_horovod) {
+    std::vector<int> ranks_of_nodes;
+    for (const control::NodeLayout& node : plan_.nodes) ranks_of_nodes.push_back(node.nproc);
+    const base::Crossing crossing = base::crossing_of(ranks_of_nodes, plan_.node_rank, local);
+    const base::ImitatedVariables more = base::horovod_variables(worker, crossing, job_.host);
+    imitated.insert(imitated.end(), more.begin(), more.end());
+  }
+  for (auto& [name, value] : imitated) environment[name] = std::move(value);
   for (auto& [name, value] : name_space_->client_environment(worker.rank)) environment[name] = value;
   return environment;
-}
-
-Crossing Attempt::crossing(int local) const {
-  Crossing crossing;
-  for (std::size_t node = 0; node < plan_.nodes.size(); ++node) {
-    if (plan_.nodes[node].nproc <= local) continue;
-    if (static_cast<int>(node) < plan_.node_rank) ++crossing.rank;
-    ++crossing.size;
-  }
-  return crossing;
 }
 
 StartingWorker Attempt::start_rank(int local, const EnvironmentMap& environment, const Outlets& outlets) const {

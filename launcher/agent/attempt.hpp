@@ -71,7 +71,6 @@ class Attempt {
   void report_shared_cores() const;
   void check_ranks_filter() const;
   EnvironmentMap rank_environment(int local_rank, const std::string& store_address, int store_port) const;
-  Crossing crossing(int local) const;
   RankStreams streams_of(int local_rank) const;
   std::vector<Outlets> open_outlets();
   StartingWorker start_rank(int local_rank, const EnvironmentMap& environment, const Outlets& outlets) const;
@@ -129,6 +128,7 @@ class Attempt {
   std::optional<Deadline> stacks_due_;                   ///< they are to be read once the observer has looked
   std::unique_ptr<diagnostics::StackGatherer> stacks_;   ///< while they are read
   std::string log_folder_;                               ///< of this attempt; empty: no files
+  std::vector<std::string> rank_folders_;                ///< of --log-layout rank, by local rank; else of empty names
   std::vector<topology::RankPlan> places_;               ///< by local rank
   std::string ddp_info_;                                 ///< where ranks dump their environments
   EnvironmentMap inheritable_;

@@ -64,16 +64,21 @@ LogFolders::LogFolders(const LogOptions& options, const std::string& scratch, co
                        const std::string& suffix, int node_rank, int num_nodes) {
   const bool given = options.directory && !options.directory->empty();
   if (given && *options.directory == kNoFiles) return;
-  kept_ = given;
+  kept_ = given && !options.by_rank;
   // Absolute: workers are told of files in it, and may change their folder.
-  const std::string base = std::filesystem::absolute(given ? *options.directory : scratch).lexically_normal().string();
+  const auto absolute = [](const std::string& path) {
+    return std::filesystem::absolute(path).lexically_normal().string();
+  };
+  const std::string target = absolute(given ? *options.directory : scratch);
   struct stat found {};
-  if (given && ::stat(base.c_str(), &found) == 0 && !S_ISDIR(found.st_mode)) {
+  if (given && ::stat(target.c_str(), &found) == 0 && !S_ISDIR(found.st_mode)) {
     throw Error{{.code = ErrorCode::invalid_argument,
                  .attempted = "reading --log-dir",
                  .cause = fmt::format("'{}' is a file", *options.directory),
                  .hint = "give a folder, or /dev/null for no log files"}};
   }
+  if (given && options.by_rank) ranks_ = target;
+  const std::string base = kept_ ? target : absolute(scratch);
   make_private_folders(base);
   const std::string node = num_nodes > 1 ? fmt::format(".node{}", node_rank) : "";
   root_ = (std::filesystem::path{base} / fmt::format("{}_{}{}", folder_name(name), folder_name(suffix), node)).string();
@@ -93,13 +98,22 @@ std::string LogFolders::make_attempt(int attempt, int nproc) const {
   return folder;
 }
 
+std::string LogFolders::make_rank(int rank, int world_size) const {
+  if (ranks_.empty()) return {};
+  make_private_folders(ranks_);
+  std::string folder = fmt::format("{}/rank.{:0{}}", ranks_, rank, std::to_string(world_size - 1).size());
+  make_folder(folder);
+  return folder;
+}
+
 std::string LogFolders::error_file(const std::string& attempt_folder, int local_rank) {
   if (attempt_folder.empty()) return {};
   return fmt::format("{}/{}/error.json", attempt_folder, local_rank);
 }
 
 RankStreams plan_streams(const LogOptions& options, const std::string& attempt_folder, int rank, int local_rank,
-                         const std::string& role, bool stderr_is_terminal, bool single, bool job_console) {
+                         const std::string& role, bool stderr_is_terminal, bool single, bool job_console,
+                         const std::string& rank_folder) {
   const bool files = !attempt_folder.empty();
   const bool visible = shown(options, rank, local_rank);
   const bool filtered = options.ranks_filter.has_value() || options.local_ranks_filter.has_value();
@@ -113,7 +127,9 @@ RankStreams plan_streams(const LogOptions& options, const std::string& attempt_f
     route.stream = stream;
     // Without files, -r has no place to redirect to: the stream stays on the console, as in torchrun.
     if (files && (redirected || teed))
-      route.file = fmt::format("{}/{}/{}.log", attempt_folder, local_rank, out ? "stdout" : "stderr");
+      route.file = rank_folder.empty()
+                       ? fmt::format("{}/{}/{}.log", attempt_folder, local_rank, out ? "stdout" : "stderr")
+                       : fmt::format("{}/{}", rank_folder, out ? "stdout" : "stderr");
     route.console = visible && (teed || route.file.empty());
     route.prefixed = route.console && (teed || options.timestamps || options.format == LogFormat::json);
     route.filtered_file = files && teed && visible && !(out ? options.stdout_filters : options.stderr_filters).empty();

@@ -70,7 +70,7 @@ constexpr std::array kForeign{
     ForeignOption{"--oversubscribe", "leave it out: ddprun starts as many ranks as you say"},
     ForeignOption{"--allow-run-as-root", "leave it out: root may start ddprun"},
     ForeignOption{"--tag-output", "it is -t 3 (--tee) here"},
-    ForeignOption{"--output-filename", "it is -r 3 --log-dir FOLDER here"},
+    ForeignOption{"--output-filename", "it is -t 3 --log-layout rank --log-dir FOLDER here"},
     ForeignOption{"--start-timeout", "it is --rdzv-conf join_timeout=SECONDS here"},
 };
 

@@ -103,6 +103,7 @@ struct LogOptions {
   std::string prefix_template;  ///< empty: "[${role_name}${local_rank}]:"; with several nodes "[${rank}]:"
   LogFormat format = LogFormat::text;
   bool timestamps = false;  ///< console lines begin with their time
+  bool by_rank = false;     ///< --log-layout rank
 };
 
 /// Where each agent answers Prometheus.
@@ -129,6 +130,7 @@ struct LaunchOptions {
   std::string as;                 ///< --as: DDP_AS of the ranks; empty: as ddprun's
   bool imitates_openmpi = false;  ///< --imitate
   bool imitates_horovod = false;
+  bool pass_local_rank = false;      ///< --pass-local-rank
   std::vector<std::string> command;  ///< script, module or program, and its arguments; never empty
   std::string program_hint;          ///< what to do if there is no such program; empty: nothing special
 

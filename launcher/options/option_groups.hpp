@@ -25,6 +25,7 @@ struct OptionDraft {
   bool module = false;
   bool no_python = false;
   bool run_path = false;
+  bool use_env = false;
   std::optional<SignalList> ending;
   std::optional<SignalList> forwarded;
   std::optional<BindPolicy> bind;

@@ -198,6 +198,15 @@ void add_output_options(OptionTable& table, OptionDraft& draft) {
       .torchrun()
       .completes(ValueKind::folder);
   table
+      .add_value("--log-layout", "attempt|rank",
+                 "Files of -r and -t: DIR/RUN_ID/attempt_0/LOCAL_RANK/stdout.log as torchrun's (attempt, the default), "
+                 "or DIR/rank.RANK/stdout as horovodrun's and mpirun's (rank), which a restart empties.",
+                 [&](const auto& source, const auto& text) {
+                   static const std::vector<std::string> kLayouts{"attempt", "rank"};
+                   logs.by_rank = cli::parse_choice(source, text, kLayouts) == "rank";
+                 })
+      .choices({"attempt", "rank"});
+  table
       .add_value("-r,--redirects", "WHICH",
                  "Streams that go to files only: 1 standard output, 2 standard error, 3 both, 0 none; or per local "
                  "rank, as in 0:3,1:2 (default 0).",
@@ -249,6 +258,12 @@ void add_output_options(OptionTable& table, OptionDraft& draft) {
 }
 
 void settle_output_options(const OptionTable&, OptionDraft& draft, const base::Environment& environment) {
+  if (draft.options.logs.by_rank && !draft.options.logs.directory)
+    cli::reject_combination("--log-layout rank has no folder for its files", "give one by --log-dir");
+  if (const LogOptions& logs = draft.options.logs;
+      logs.by_rank && !(logs.stdout_filters.empty() && logs.stderr_filters.empty()))
+    cli::reject_combination("--log-layout rank has no files for --duplicate-stdout-filters and -stderr-filters",
+                            "drop one of them");
   draft.options.logs.prefix_template = environment.raw("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE").value_or("");
   settle_metrics(draft, environment);
   check_local_ranks(draft);

@@ -1,7 +1,11 @@
 // Options on what is executed as a rank.
+#include <array>
+#include <string_view>
+
 #include <fmt/format.h>
 
 #include "base/backend_file.hpp"
+#include "base/imitated_launchers.hpp"
 #include "cli/option_values.hpp"
 #include "options/option_groups.hpp"
 
@@ -15,9 +19,13 @@ StandardInput parse_standard_input(const std::string& source, const std::string&
   return word == "all" ? StandardInput::all : word == "none" ? StandardInput::none : StandardInput::rank_zero;
 }
 
-void check_imported_name(const std::string& source, std::string_view name) {
-  static const std::vector<std::string> kNames{"horovod", "mpi4py"};
-  static_cast<void>(cli::parse_choice(source, std::string(name), kNames));
+/// A list of one or both of @p words.
+base::ChosenWords parse_words(const std::string& source, const std::string& text,
+                              const std::array<std::string_view, 2>& words) {
+  const std::vector<std::string> known(words.begin(), words.end());
+  for (const std::string_view name : cli::parts_of(text, ','))
+    static_cast<void>(cli::parse_choice(source, std::string(name), known));
+  return base::read_words(source, text, words);
 }
 
 }  // namespace
@@ -29,6 +37,11 @@ void add_program_options(OptionTable& table, OptionDraft& draft) {
       .torchrun();
   table.add_flag("--run-path", "Run PROGRAM with runpy.run_path. Overrides --module and --no-python.", draft.run_path)
       .torchrun();
+  table.add_flag("--pass-local-rank",
+                 "Give the script --local-rank=N before its own arguments, as torch.distributed.launch does.",
+                 draft.options.pass_local_rank);
+  table.add_flag("--use-env", "Ignored, for compatibility with torch.distributed.launch: LOCAL_RANK is always set.",
+                 draft.use_env);
   table
       .add_value("--role", "NAME", "ROLE_NAME of the ranks, also in output prefixes (default 'default').",
                  [&](const auto&, const auto& text) { draft.options.role = text; })
@@ -50,18 +63,15 @@ void add_program_options(OptionTable& table, OptionDraft& draft) {
       "horovod, mpi4py or both, as horovod,mpi4py: what the ranks' Python programs import by these names is "
       "libddp's, if the Python package libddp is installed. Sets DDP_AS.",
       [&](const auto& source, const auto& text) {
-        for (const std::string_view name : cli::parts_of(text, ',')) check_imported_name(source, name);
-        draft.options.as = text;
+        draft.options.as = text_of(parse_words(source, text, base::kImportedWords), base::kImportedWords);
       });
   table.add_value("--imitate", "NAMES",
                   "mpirun, horovodrun or both: also set the variables by which their ranks know each other, as "
                   "OMPI_COMM_WORLD_RANK and HOROVOD_RANK, for programs that read them. A real MPI believes them, too.",
                   [&](const auto& source, const auto& text) {
-                    static const std::vector<std::string> kLaunchers{"mpirun", "horovodrun"};
-                    for (const std::string_view name : cli::parts_of(text, ',')) {
-                      const std::string& word = cli::parse_choice(source, std::string(name), kLaunchers);
-                      (word == "mpirun" ? draft.options.imitates_openmpi : draft.options.imitates_horovod) = true;
-                    }
+                    const base::ChosenWords chosen = parse_words(source, text, base::kImitatedWords);
+                    draft.options.imitates_openmpi = chosen.first;
+                    draft.options.imitates_horovod = chosen.second;
                   });
   table
       .add_value(
@@ -93,6 +103,9 @@ void add_program_options(OptionTable& table, OptionDraft& draft) {
 }
 
 void settle_program_options(const OptionTable& table, OptionDraft& draft) {
+  if (draft.use_env && draft.options.pass_local_rank)
+    cli::reject_combination("--use-env and --pass-local-rank are mutually exclusive",
+                            "drop --pass-local-rank for a script that reads LOCAL_RANK, else --use-env");
   const auto origin = [&](const char* name, const char* variable) { return table.given(name) ? name : variable; };
   if (draft.run_path) {
     if (draft.module) draft.notice("--module is ignored: --run-path runs PROGRAM as a file");

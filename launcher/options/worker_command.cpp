@@ -275,19 +275,28 @@ std::string interpreter_text(const std::string& path, std::string_view origin, c
   return text + (environments ? ")" : "; VIRTUAL_ENV is not set)");
 }
 
-/// The name that reports use for "python -u train.py": "train.py".
-std::string display_name(const std::vector<std::string>& command) {
-  if (!is_interpreter(command.front())) return command.front();
+/// Where the script stands, as in "python -u train.py"; 0 if the command names none, or is one.
+std::size_t script_position(const std::vector<std::string>& command) {
+  if (!is_interpreter(command.front())) return 0;
   for (std::size_t i = 1; i < command.size(); ++i) {
     const std::string& word = command[i];
     if (word == "-c") break;
     if (word == "-W" || word == "-X") {
       ++i;  // takes a value
     } else if (!word.starts_with('-')) {
-      return word;
+      return i;
     }
   }
-  return command.front();
+  return 0;
+}
+
+/// The user's program and arguments, with what --pass-local-rank adds, for arguments_of() to fill.
+std::vector<std::string> words_of(const LaunchOptions& options) {
+  std::vector<std::string> words = options.command;
+  if (!options.pass_local_rank) return words;
+  const auto behind = static_cast<std::ptrdiff_t>(script_position(words)) + 1;
+  words.insert(words.begin() + behind, "--local-rank=${local_rank}");
+  return words;
 }
 
 WorkerCommand with_interpreter(const LaunchOptions& options, const base::Environment& environment,
@@ -297,7 +306,7 @@ WorkerCommand with_interpreter(const LaunchOptions& options, const base::Environ
   worker.interpreter = interpreter_text(worker.path, chosen ? "from PYTHON_EXEC" : "from PATH", environment);
   worker.arguments.push_back(worker.path);
   for (std::string& option : interpreter_options) worker.arguments.push_back(std::move(option));
-  worker.arguments.insert(worker.arguments.end(), options.command.begin(), options.command.end());
+  for (std::string& word : words_of(options)) worker.arguments.push_back(std::move(word));
   return worker;
 }
 
@@ -308,8 +317,8 @@ WorkerCommand directly(const LaunchOptions& options, std::string path, const bas
   const bool python = is_interpreter(name);
   const char* const origin = name.find('/') == std::string::npos ? "from PATH" : "as the command says";
   return {.path = path,
-          .arguments = options.command,
-          .display = display_name(options.command),
+          .arguments = words_of(options),
+          .display = options.command[script_position(options.command)],
           .python = python,
           .interpreter = python ? interpreter_text(path, origin, environment) : std::string{}};
 }

@@ -98,28 +98,6 @@ EnvironmentMap worker_environment(EnvironmentMap inheritable, const base::Torchr
   return inheritable;
 }
 
-void imitate_openmpi(const base::TorchrunEnvironment& worker, EnvironmentMap& environment) {
-  const std::string prefix = "OMPI_COMM_WORLD_";
-  environment[prefix + "RANK"] = std::to_string(worker.rank);
-  environment[prefix + "SIZE"] = std::to_string(worker.world_size);
-  environment[prefix + "LOCAL_RANK"] = std::to_string(worker.local_rank);
-  environment[prefix + "LOCAL_SIZE"] = std::to_string(worker.local_world_size);
-  environment[prefix + "NODE_RANK"] =
-      std::to_string(worker.local_rank);  // among those of its node, by Open MPI's words
-}
-
-void imitate_horovod(const base::TorchrunEnvironment& worker, Crossing crossing, const std::string& host,
-                     EnvironmentMap& environment) {
-  const std::string prefix = "HOROVOD_";
-  environment[prefix + "RANK"] = std::to_string(worker.rank);
-  environment[prefix + "SIZE"] = std::to_string(worker.world_size);
-  environment[prefix + "LOCAL_RANK"] = std::to_string(worker.local_rank);
-  environment[prefix + "LOCAL_SIZE"] = std::to_string(worker.local_world_size);
-  environment[prefix + "CROSS_RANK"] = std::to_string(crossing.rank);
-  environment[prefix + "CROSS_SIZE"] = std::to_string(crossing.size);
-  environment[prefix + "HOSTNAME"] = host;
-}
-
 std::vector<std::string> environment_lines(const EnvironmentMap& environment) {
   std::vector<std::string> lines;
   lines.reserve(environment.size());

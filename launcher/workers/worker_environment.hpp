@@ -29,17 +29,6 @@ EnvironmentMap worker_environment(EnvironmentMap inheritable, const base::Torchr
                                   const std::vector<topology::Setting>& settings, bool virtual_local_rank = false);
 
 /// "NAME=value" lines as execve(2) takes them.
-/// Horovod's cross rank and size: this node among those that have a rank of the same local rank.
-struct Crossing {
-  int rank = 0;
-  int size = 0;
-};
-
-// What ranks of other launchers find in their environment.
-void imitate_openmpi(const base::TorchrunEnvironment& worker, EnvironmentMap& environment);
-void imitate_horovod(const base::TorchrunEnvironment& worker, Crossing crossing, const std::string& host,
-                     EnvironmentMap& environment);
-
 std::vector<std::string> environment_lines(const EnvironmentMap& environment);
 
 }  // namespace ddp::launcher

@@ -129,6 +129,8 @@ constexpr std::array kLongWithValue{
     "ddp-bind"sv,
     "ddp-gpus"sv,
     "ddp-backend"sv,
+    "ddp-as"sv,
+    "ddp-imitate"sv,
     "ddp-event-log"sv,
     "ddp-event-log-interval"sv,
     "ddp-hang-report-after"sv,

@@ -94,6 +94,10 @@ const std::array<OptionEntry, kOptions>& option_table() {
        "nothing"},
       {"ddp-backend", "auto|host|cpu|gloo|nccl|ddp|PLUGIN",
        "with --ddp: backend of libddp's process groups (default auto)"},
+      {"ddp-as", "NAMES",
+       "with --ddp: horovod, mpi4py or horovod,mpi4py: what tasks' Python programs import by these names is libddp's"},
+      {"ddp-imitate", "NAMES",
+       "with --ddp: mpirun, horovodrun or both: also set the variables by which their ranks know each other"},
       {"ddp-verbose", nullptr, "with --ddp: each task prints what it was given"},
       {"ddp-dump", "FILE",
        "[=FILE]; with --ddp: write all tasks' environment variables, where they came from and what is wrong with them, "
@@ -123,6 +127,8 @@ std::span<const std::string_view> accepted_words(Option option) {
     case Option::gpus: return topology::kGpuWords;
     case Option::backend: return base::kBackendWords;
     case Option::ddp:
+    case Option::as:
+    case Option::imitate:
     case Option::verbose:
     case Option::dump:
     case Option::doctor:
@@ -141,6 +147,15 @@ void set_option(PluginOptions& options, Option option, const char* value) {
     case Option::ddp: options.enabled = true; return;
     case Option::verbose: options.verbose = true; return;
     case Option::doctor: options.doctor = true; return;
+    case Option::as:
+      options.as = text_of(base::read_words(attempted, text, base::kImportedWords), base::kImportedWords);
+      return;
+    case Option::imitate: {
+      const base::ChosenWords chosen = base::read_words(attempted, text, base::kImitatedWords);
+      options.imitates_openmpi = chosen.first;
+      options.imitates_horovod = chosen.second;
+      return;
+    }
     case Option::dump: options.dump = text.empty() ? "stderr" : text; return;
     case Option::metrics: set_metrics(options, attempted, text); return;
     case Option::event_log:

@@ -10,6 +10,7 @@
 
 #include <ddp/version.hpp>
 
+#include "base/imitated_launchers.hpp"
 #include "base/message_fields.hpp"
 #include "topology/placement/option_words.hpp"
 
@@ -28,6 +29,8 @@ enum class Option {
   bind,
   gpus,
   backend,
+  as,
+  imitate,
   verbose,
   dump,
   doctor,
@@ -36,7 +39,7 @@ enum class Option {
   event_log_interval,
   hang_report_after
 };
-inline constexpr std::size_t kOptions = 11;
+inline constexpr std::size_t kOptions = 13;
 
 /// By Option.
 const std::array<OptionEntry, kOptions>& option_table();
@@ -47,6 +50,9 @@ struct PluginOptions {
   BindPolicy bind = BindPolicy::numa;
   topology::GpuVisibility gpus = topology::GpuVisibility::all;
   std::string backend = "auto";  ///< an accepted word
+  std::string as = {};           ///< DDP_AS of tasks, as base::text_of() writes it; empty: the user's stays
+  bool imitates_openmpi = false;
+  bool imitates_horovod = false;
   bool verbose = false;
   std::string dump = {};  ///< where tasks write their environments: a file, or "stderr"; empty: nowhere
   bool doctor = false;    ///< tasks are examined before their programs start
@@ -106,7 +112,8 @@ constexpr auto description(const PluginOptions*) {
   heading.unsent = 5;  // enabled, and those for srun itself
   return base::describe(heading, base::fields<&O::bind>(base::kUpTo<BindPolicy::none>),
                         base::fields<&O::gpus>(base::kUpTo<topology::GpuVisibility::none>),
-                        base::fields<&O::backend>(base::kPlainName), base::fields<&O::verbose>(),
+                        base::fields<&O::backend, &O::as>(base::kPlainName),
+                        base::fields<&O::imitates_openmpi, &O::imitates_horovod, &O::verbose>(),
                         base::fields<&O::metrics_port>(), base::fields<&O::metrics_address>(base::kPlainName),
                         base::fields<&O::hang_report_after_s>());
 }

@@ -20,6 +20,7 @@
 
 #include "base/byte_stream.hpp"
 #include "base/errors.hpp"
+#include "base/imitated_launchers.hpp"
 #include "base/log.hpp"
 #include "base/slurm_step.hpp"
 #include "base/torchrun_environment.hpp"
@@ -113,6 +114,21 @@ class TaskVariables {
   std::vector<base::StepVariable> set_;
 };
 
+void imitate_launchers(TaskVariables& variables, const base::TorchrunEnvironment& worker, const TaskFacts& facts,
+                       const PluginOptions& options, const base::Environment& environment) {
+  base::ImitatedVariables all;
+  if (options.imitates_openmpi) all = base::openmpi_variables(worker);
+  if (options.imitates_horovod) {
+    const std::vector<int> tasks = base::read_tasks_per_node(environment.raw("SLURM_STEP_TASKS_PER_NODE").value_or(""));
+    const bool known = static_cast<int>(tasks.size()) == facts.num_nodes;  // else of one component of several
+    const base::Crossing crossing = known ? base::crossing_of(tasks, facts.node_rank, facts.local_rank)
+                                          : base::Crossing{.rank = facts.node_rank, .size = facts.num_nodes};
+    const base::ImitatedVariables more = base::horovod_variables(worker, crossing, facts.node_name);
+    all.insert(all.end(), more.begin(), more.end());
+  }
+  for (const auto& [name, value] : all) variables.set(name, value);
+}
+
 /// The environment that torchrun would give the task, and the backend.
 void set_identity(TaskVariables& variables, const TaskFacts& facts, const StepTicket& ticket, const NodeAnswer& answer,
                   const base::Environment& environment) {
@@ -134,6 +150,8 @@ void set_identity(TaskVariables& variables, const TaskFacts& facts, const StepTi
     if (!variable.default_only || !environment.has(variable.name)) variables.set(variable.name, variable.value);
   }
   if (ticket.options.backend != "auto") variables.set("DDP_BACKEND", ticket.options.backend);
+  if (!ticket.options.as.empty()) variables.set("DDP_AS", ticket.options.as);
+  imitate_launchers(variables, worker, facts, ticket.options, environment);
 }
 
 void apply_plan(TaskVariables& variables, const TaskFacts& facts, const TaskPlan& plan, bool wants_binding) {

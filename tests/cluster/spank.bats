@@ -48,6 +48,19 @@ expect_facts() {
   right_environment 16 4 -N4
 }
 
+@test "--ddp-as and --ddp-imitate: variables of Horovod's and Open MPI's ranks, which are 2, 2 and 1 of a node" {
+  run srun --ddp --ddp-as mpi4py --ddp-imitate=mpirun,horovodrun -N3 -n5 sh -c \
+    'echo "VALUES $DDP_AS $OMPI_COMM_WORLD_RANK/$OMPI_COMM_WORLD_SIZE $HOROVOD_RANK $HOROVOD_LOCAL_RANK/$HOROVOD_LOCAL_SIZE $HOROVOD_CROSS_RANK/$HOROVOD_CROSS_SIZE"'
+  succeeded
+  [ "$(grep ^VALUES <<<"$output" | sort)" = "VALUES mpi4py 0/5 0 0/2 0/3
+VALUES mpi4py 1/5 1 1/2 0/2
+VALUES mpi4py 2/5 2 0/2 1/3
+VALUES mpi4py 3/5 3 1/2 1/2
+VALUES mpi4py 4/5 4 0/1 2/3" ]
+  run srun --ddp -n1 sh -c 'echo "VALUES ${DDP_AS-none} ${HOROVOD_RANK-none} ${OMPI_COMM_WORLD_RANK-none}"'
+  [[ $output == *"VALUES none none none"* ]]
+}
+
 @test "the environment is right where the user names each task's node" {
   printf '%s\n' n2 n0 n2 n1 n0 >"$shared/hosts"
   run on_ctl env SLURM_HOSTFILE="$shared/hosts" srun --ddp -n5 -m arbitrary sh -c "$report"
@@ -330,6 +343,9 @@ newest_job() { on_ctl scontrol show job -o | sed -n 's/^JobId=\([0-9]*\).*/\1/p'
   run on_ctl sbatch --ddp --ddp-backend=MPI --wrap true
   [ "$status" -ne 0 ]
   [[ $output == *"'MPI'"*"auto, host, cpu, gloo, nccl"* ]] || { echo "$output"; return 1; }
+  run srun --ddp --ddp-as=numpy -n1 true
+  [ "$status" -ne 0 ]
+  [[ $output == *"'numpy' is neither horovod nor mpi4py"* ]] || { echo "$output"; return 1; }
   run srun --ddp --ddp-backend=ncll -n1 true
   [ "$status" -ne 0 ]
   [[ $output == *"there is no backend 'ncll'"*"did you mean 'nccl'"* ]] || { echo "$output"; return 1; }

@@ -42,6 +42,30 @@ attempt_1/0/stdout.log attempt 1|" ]
   [ "$(stat -c %a logs/none_*/attempt_0/0 | sort -u)" = 700 ]
 }
 
+@test "--log-layout rank: horovodrun's and mpirun's, a folder for each rank of the job" {
+  run "$DDPRUN" --nproc-per-node 11 -r 3 --log-layout rank --log-dir "my logs" sh -c "$both"
+  [ "$status" -eq 0 ]
+  [ -z "$output" ]
+  [ "$(cd "my logs" && echo *)" = "rank.00 rank.01 rank.02 rank.03 rank.04 rank.05 rank.06 rank.07 rank.08 rank.09 rank.10" ]
+  [ "$(cat "my logs/rank.07/stdout")" = "out 7" ]
+  [ "$(cat "my logs/rank.10/stderr")" = "err 10" ]
+  [ "$(stat -c %a "my logs/rank.00")" = 700 ]
+  run "$DDPRUN" --nproc-per-node 2 -t 1 --log-layout rank --log-dir "my logs" sh -c 'echo again; exit $RANK'
+  [ "$status" -eq 1 ]
+  [[ "$output" == *"stdout_log: $PWD/my logs/rank.1/stdout"* ]]
+  [ "$(cat "my logs/rank.1/stdout")" = again ]
+  ln -s / "my logs/rank.2"
+  run "$DDPRUN" --nproc-per-node 3 -r 1 --log-layout rank --log-dir "my logs" true
+  [ "$status" -eq 1 ]
+  [[ "$output" == *"making the log folder '$PWD/my logs/rank.2'"* ]]
+  run "$DDPRUN" -r 3 --log-layout rank true
+  [ "$status" -eq 2 ]
+  [[ "$output" == *"give one by --log-dir"* ]]
+  run "$DDPRUN" -t 3 --log-layout rank --log-dir x --duplicate-stdout-filters a true
+  [ "$status" -eq 2 ]
+  [[ "$output" == *"--duplicate-stdout-filters"* ]]
+}
+
 @test "-t 3: files and, with a prefix, the console" {
   "$DDPRUN" --nproc-per-node 2 -t 3 --log-dir logs sh -c "$both" >out 2>err
   [ "$(sort out)" = $'[default0]:out 0\n[default1]:out 1' ]

@@ -57,6 +57,24 @@ sorted_output() { sort <<<"$output"; }
   [ -z "$output" ]
 }
 
+@test "torch.distributed.launch: scripts get --local-rank by --pass-local-rank, and none by --use-env" {
+  run "$DDPRUN" --nproc_per_node=2 --pass-local-rank train.py --epochs 3
+  [ "$(sorted_output)" = $'0 0 train.py --local-rank=0 --epochs 3\n1 1 train.py --local-rank=1 --epochs 3' ]
+  for option in --use-env --use_env; do
+    run "$DDPRUN" "$option" train.py --epochs 3
+    [ "$output" = "0 0 train.py --epochs 3" ]
+  done
+  run "$DDPRUN" --pass-local-rank python3 -W ignore train.py 7
+  [ "$output" = "0 0 train.py --local-rank=0 7" ]
+  run "$DDPRUN" --pass-local-rank --run-path train.py 7
+  [ "$output" = "0 0 train.py --local-rank=0 7" ]
+  run "$DDPRUN" --pass-local-rank -m train 7
+  [[ "$output" == "0 0 $PWD/train.py --local-rank=0 7" ]]
+  run "$DDPRUN" --pass-local-rank echo 7
+  [ "$output" = "--local-rank=0 7" ]
+  rejects 2 "--use-env and --pass-local-rank are mutually exclusive" --use-env --pass-local-rank train.py
+}
+
 @test "everything after the script is the script's" {
   run "$DDPRUN" --nproc-per-node 1 train.py --nproc-per-node 4 --help -- -x
   [ "$output" = "0 0 train.py --nproc-per-node 4 --help -- -x" ]
@@ -146,6 +164,7 @@ sorted_output() { sort <<<"$output"; }
   rejects 2 "'0' is too small" --nnodes 0:2 true
   rejects 2 "'' is not a whole number" --nnodes : true
   rejects 2 "'all' is neither a number from 1 to 4096 nor cpu, gpu or auto" --nproc-per-node all true
+  rejects 2 "torch.accelerator.device_count()" --nproc-per-node npu true  # of a privateuse1 backend of torch
   rejects 2 "did you mean 'gpu'?" --nproc-per-node GPU true
   rejects 2 "'etcd' is not supported" --rdzv-backend etcd true
   rejects 2 "'zeus' is not one of static, c10d" --rdzv-backend zeus true

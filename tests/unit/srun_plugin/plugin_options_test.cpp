@@ -55,6 +55,8 @@ TEST(PluginOptions, TableIsByOption) {
   EXPECT_EQ(name(Option::bind), "ddp-bind");
   EXPECT_EQ(name(Option::gpus), "ddp-gpus");
   EXPECT_EQ(name(Option::backend), "ddp-backend");
+  EXPECT_EQ(name(Option::as), "ddp-as");
+  EXPECT_EQ(name(Option::imitate), "ddp-imitate");
   EXPECT_EQ(name(Option::verbose), "ddp-verbose");
   EXPECT_EQ(name(Option::dump), "ddp-dump");
   EXPECT_EQ(name(Option::doctor), "ddp-doctor");
@@ -69,7 +71,7 @@ TEST(PluginOptions, HelpNamesExactlyTheAcceptedWords) {
     const OptionEntry& entry = option_table().at(i);
     EXPECT_NE(std::string(entry.usage), "");
     const std::string kind = entry.arginfo != nullptr ? entry.arginfo : "";
-    if (entry.value_optional || kind == "FILE" || kind == "SECONDS") continue;  // any text
+    if (entry.value_optional || kind == "FILE" || kind == "SECONDS" || kind == "NAMES") continue;  // any text
     std::string words;
     for (const std::string_view word : accepted_words(static_cast<Option>(i))) {
       words += (words.empty() ? "" : "|") + std::string(word);
@@ -110,6 +112,22 @@ TEST(PluginOptions, EveryAcceptedWordIsEntered) {
       EXPECT_EQ(others, PluginOptions{}) << accepted;
     }
   }
+}
+
+TEST(PluginOptions, NamesOfOtherLaunchersAndPackages) {
+  PluginOptions options;
+  set_option(options, Option::as, "mpi4py,horovod");
+  set_option(options, Option::imitate, "horovodrun");
+  EXPECT_EQ(options.as, "horovod,mpi4py");
+  EXPECT_TRUE(options.imitates_horovod && !options.imitates_openmpi);
+  set_option(options, Option::imitate, "mpirun,horovodrun");
+  EXPECT_TRUE(options.imitates_horovod && options.imitates_openmpi);
+  const StepTicket ticket{.options = options};
+  EXPECT_EQ(parse_ticket(encode(ticket)).options.as, "horovod,mpi4py");
+  for (const char* wrong : {"", "numpy", "horovod,", "horovod mpi4py"}) {
+    EXPECT_THAT(option_refusal([&] { set_option(options, Option::as, wrong); }), HasSubstr("horovod nor mpi4py"));
+  }
+  EXPECT_THAT(option_refusal([&] { set_option(options, Option::imitate, "srun"); }), HasSubstr("mpirun,horovodrun"));
 }
 
 TEST(PluginOptions, MetricsAreServedAtAnAddressAndAPort) {

@@ -150,11 +150,12 @@ TEST(SpankSrun, AllContextsWithOptionsRegisterTheSame) {
     SpankHostRun run(context);
     test::add_step_environment(run, 1);
     expect_silent(run.run({"true"}));
-    EXPECT_THAT(run.seen("options"),
-                ElementsAre("ddp - 0", "ddp-bind numa|core|socket|none 1", "ddp-gpus all|one|none 1",
-                            "ddp-backend auto|host|cpu|gloo|nccl|ddp|PLUGIN 1", "ddp-verbose - 0", "ddp-dump - 2",
-                            "ddp-doctor - 0", "ddp-metrics - 2", "ddp-event-log FILE 1",
-                            "ddp-event-log-interval SECONDS 1", "ddp-hang-report-after SECONDS 1"))
+    EXPECT_THAT(
+        run.seen("options"),
+        ElementsAre("ddp - 0", "ddp-bind numa|core|socket|none 1", "ddp-gpus all|one|none 1",
+                    "ddp-backend auto|host|cpu|gloo|nccl|ddp|PLUGIN 1", "ddp-as NAMES 1", "ddp-imitate NAMES 1",
+                    "ddp-verbose - 0", "ddp-dump - 2", "ddp-doctor - 0", "ddp-metrics - 2", "ddp-event-log FILE 1",
+                    "ddp-event-log-interval SECONDS 1", "ddp-hang-report-after SECONDS 1"))
         << context;
   }
   for (const char* context : {"slurmd", "job_script"}) {

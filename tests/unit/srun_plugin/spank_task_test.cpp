@@ -132,6 +132,23 @@ TEST(SpankTask, WithoutBindingTheyKeepTheirProcessors) {
   }
 }
 
+TEST(SpankTask, OtherLaunchersVariablesWhereTheyAreAskedFor) {
+  SpankHostRun run("remote");
+  StepTicket ticket = ticket_without_store();
+  ticket.options.as = "horovod,mpi4py";
+  ticket.options.imitates_openmpi = ticket.options.imitates_horovod = true;
+  prepare(run, 2, &ticket);
+  run.environment("SLURM_STEP_TASKS_PER_NODE", "2").environment("DDP_AS", "mpi4py");
+  EXPECT_EQ(run.run({"--ddp", "true"}).exit_status, 0);
+  auto variables = run.variables(task_file(1, "environment"));
+  EXPECT_EQ(variables["DDP_AS"], "horovod,mpi4py");
+  EXPECT_EQ(variables["OMPI_COMM_WORLD_RANK"], "1");
+  EXPECT_EQ(variables["OMPI_COMM_WORLD_LOCAL_SIZE"], "2");
+  EXPECT_EQ(variables["HOROVOD_LOCAL_RANK"], "1");
+  EXPECT_EQ(variables["HOROVOD_CROSS_RANK"] + variables["HOROVOD_CROSS_SIZE"], "01");
+  EXPECT_EQ(variables["HOROVOD_HOSTNAME"], "n1");
+}
+
 TEST(SpankTask, UsersVariablesStay) {
   SpankHostRun run("remote");
   const StepTicket ticket = ticket_without_store();
