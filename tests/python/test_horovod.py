@@ -18,7 +18,7 @@ def job(ranks, program, *arguments, options=(), **variables):
 
 @pytest.mark.parametrize("ranks, checks", [
     (3, ["operations", "gradients", "errors", "orders", "process_sets", "joins", "state", "batch_norm", "restarts"]),
-    (3, ["optimizer", "optimizer_features", "optimizer_joins", "elastic"]),
+    (3, ["optimizer", "optimizer_features", "optimizer_joins", "optimizer_refusals", "compressors", "sparse_gradients", "elastic"]),
     (2, ["operations", "optimizer", "joins"]),
     (4, ["orders", "leaves"]),
     (2, ["interrupted"]),
@@ -151,14 +151,81 @@ def test_horovodruns_command_line():
     assert done.returncode == 0, done.stderr
     assert done.stdout == (
         "env DDP_SOCKET_IFNAME=eth0 NCCL_SOCKET_IFNAME==eth0,eth1 HOROVOD_FUSION_THRESHOLD=33554432 ddprun -n 4 -H n0:2,n1:2 --ssh-port 2222 "
-        "--ssh-command 'ssh -i '\"'\"'my key'\"'\"'' -r 3 --log-dir logs --as horovod,mpi4py --imitate horovodrun python train.py -np 7\n")
+        "--ssh-command 'ssh -i '\"'\"'my key'\"'\"'' -t 3 --log-layout rank --log-dir logs --as horovod,mpi4py --imitate horovodrun python train.py -np 7\n")
     assert done.stderr == "ddp-horovodrun: no effect: --cycle-time-ms, --gloo\n"
     assert "[X] PyTorch" in horovodrun("--check-build").stdout
-    for arguments, words in ((["--min-np", 2, "true"], "cannot leave or come"), (["-np", 2], "no program"), (["--config-file", "x", "true"], "as options")):
+    for arguments, words in ((["--min-np", 2, "true"], "cannot leave or come"), (["-np", 2], "no program")):
         done = horovodrun(*arguments)
         assert done.returncode == 2 and words in done.stderr, done.stderr
     done = horovodrun("-np", 2, "sh", "-c", "echo $HOROVOD_RANK of $HOROVOD_SIZE, $HOROVOD_CROSS_RANK $HOROVOD_LOCAL_SIZE $DDP_AS")
     assert done.returncode == 0 and sorted(done.stdout.splitlines()) == ["0 of 2, 0 2 horovod,mpi4py", "1 of 2, 0 2 horovod,mpi4py"], done.stderr
+
+
+CONFIG = """
+params:
+  fusion_threshold_mb: 32
+  cycle_time_ms: 10
+  hierarchical_allreduce: true
+autotune:
+  enabled: false
+stall_check:
+  enabled: false
+  warning_time_seconds: 120
+library_options:
+  gloo_timeout_seconds: 60
+logging:
+  level: INFO
+"""
+
+
+def test_horovodruns_config_file(tmp_path):
+    pytest.importorskip("yaml", reason="PyYAML is not installed")
+    file = tmp_path / "my config.yaml"
+    file.write_text(CONFIG)
+    done = horovodrun("--config-file", file, "-np", 2, "--dry-run", "true")
+    assert done.stdout == ("env DDP_LOG_LEVEL=info HOROVOD_STALL_CHECK_DISABLE=1 HOROVOD_FUSION_THRESHOLD=33554432 "
+                           "HOROVOD_STALL_CHECK_TIME_SECONDS=120 HOROVOD_GLOO_TIMEOUT_SECONDS=60 ddprun -n 2 "
+                           "--as horovod,mpi4py --imitate horovodrun true\n"), done.stderr
+    assert done.stderr == "ddp-horovodrun: no effect: --cycle-time-ms, --hierarchical-allreduce, --no-autotune\n"
+    own = horovodrun("--stall-check", "--fusion-threshold-mb", 1, "--config-file", file, "--log-level", "ERROR", "--dry-run", "true")
+    assert "DISABLE" not in own.stdout and "THRESHOLD=1048576" in own.stdout and "DDP_LOG_LEVEL=error" in own.stdout, own.stderr
+    file.write_text("")
+    assert horovodrun("--config-file", file, "--dry-run", "true").returncode == 0
+    for text, words in (("params: {fusion: 3}", "'fusion' in 'params' is none of fusion_threshold_mb"), ("param: {}", "'param' is none of params"),
+                        ("- params", "the file has no keys"), ("params: 3", "'params' has no keys"), ("params: {a: [}", "is not YAML"),
+                        ("stall_check: {enabled: often}", "neither true nor false"), ("params: {cycle_time_ms: [1]}", "not one value"),
+                        ("logging: {level: LOUD}", "invalid choice"), ("!!python/object/apply:os._exit [7]", "is not YAML")):
+        file.write_text(text)
+        wrong = horovodrun("--config-file", file, "true")
+        assert wrong.returncode == 2 and words in wrong.stderr and "Traceback" not in wrong.stderr, wrong.stderr
+    missing = horovodrun("--config-file", tmp_path / "none", "true")
+    assert missing.returncode == 2 and "cannot be read: No such file" in missing.stderr, missing.stderr
+
+
+def test_a_config_file_needs_pyyaml(tmp_path):
+    (tmp_path / "yaml.py").write_text("raise ImportError('no yaml')\n")
+    done = horovodrun("--config-file", tmp_path / "none", "true", PYTHONPATH=f"{tmp_path}:{SITE}")
+    assert done.returncode == 2 and "needs PyYAML, which is not installed: pip install pyyaml" in done.stderr, done.stderr
+
+
+def test_output_files_are_those_of_horovodrun(tmp_path):
+    done = horovodrun("-np", 2, "--output-filename", tmp_path / "my logs", "sh", "-c", "echo out $RANK; echo err $RANK >&2")
+    assert done.returncode == 0 and "out 1" in done.stdout, done.stdout + done.stderr
+    assert {str(each.relative_to(tmp_path / "my logs")): each.read_text() for each in (tmp_path / "my logs").glob("*/*")} == {
+        f"rank.{rank}/{stream}": f"{stream[3:]} {rank}\n" for rank in (0, 1) for stream in ("stdout", "stderr")}
+
+
+def test_variables_of_horovod_by_libddps_names():
+    program = ("import os, libddp.horovod as hvd; hvd.init()\n"
+               "os.write(1, f\"{os.environ.get('DDP_LOG_LEVEL')} {os.environ.get('DDP_SOCKET_IFNAME')}\\n\".encode())\n")
+    settings = {"HOROVOD_LOG_LEVEL": "FATAL", "HOROVOD_GLOO_IFACE": "lo", "HOROVOD_AUTOTUNE_LOG": "x", "HOROVOD_TIMELINE_MARK_CYCLES": "1"}
+    done = run(BIN / "ddprun", "-n", 2, "--no-python", sys.executable, "-c", program, **settings)
+    assert done.stdout == "error lo\n" * 2, done.stdout + done.stderr
+    assert done.stderr.count("no effect: HOROVOD_AUTOTUNE_LOG, HOROVOD_TIMELINE_MARK_CYCLES\n") == 1, done.stderr
+    own = run(sys.executable, "-c", "import libddp; libddp.init()\n" + program, DDP_LOG_LEVEL="debug", **settings)
+    assert own.stdout == "debug lo\n" and "HOROVOD_GLOO_IFACE (libddp.init() came before hvd.init())" in own.stderr, own.stderr
+    wrong = run(sys.executable, "-c", program, HOROVOD_LOG_LEVEL="loud")
+    assert wrong.returncode == 1 and "HOROVOD_LOG_LEVEL=loud is none of trace" in wrong.stderr, wrong.stderr
 
 
 def test_variables_of_open_mpi():

@@ -105,13 +105,35 @@ def _members(comm: Any, world: libddp.World) -> list[int] | None:
 
 _NO_EFFECT = ("CYCLE_TIME", "CACHE_CAPACITY", "HIERARCHICAL_ALLREDUCE", "HIERARCHICAL_ALLGATHER", "TORUS_ALLREDUCE",
               "NUM_NCCL_STREAMS", "THREAD_AFFINITY", "BATCH_D2D_MEMCOPIES", "ENABLE_ASYNC_COMPLETION",
-              "DISABLE_GROUP_FUSION", "MPI_THREADS_DISABLE", "CONTROLLER", "CPU_OPERATIONS", "AUTOTUNE", "TIMELINE")
+              "DISABLE_GROUP_FUSION", "MPI_THREADS_DISABLE", "CONTROLLER", "CPU_OPERATIONS", "TIMELINE", "LOG_TIMESTAMP",
+              "LOG_HIDE_TIME")
+_LEVELS = {"trace": "debug", "debug": "debug", "info": "info", "warning": "warning", "error": "error", "fatal": "error"}
 
 
-def _say_what_has_no_effect(rank: int) -> None:
+def _say_what_has_no_effect(rank: int, late: list[str]) -> None:
+    """late: variables that came behind libddp.init()."""
     found = [f"HOROVOD_{name}" for name in _NO_EFFECT if os.environ.get(f"HOROVOD_{name}")]
+    found += sorted(name for name, value in os.environ.items()
+                    if name.startswith(("HOROVOD_AUTOTUNE", "HOROVOD_TIMELINE_")) and value)
+    found += [f"{name} (libddp.init() came before hvd.init())" for name in late]
     if rank == 0 and found:
         print(f"libddp.horovod: no effect: {', '.join(found)}", file=sys.stderr)
+
+
+def _take_over_variables() -> list[str]:
+    """What libddp.init() reads by other names; its own, where they are set, hold. The variables that it is too late for."""
+    taken = []
+    for name, own in (("HOROVOD_LOG_LEVEL", "DDP_LOG_LEVEL"), ("HOROVOD_GLOO_IFACE", "DDP_SOCKET_IFNAME")):
+        value = os.environ.get(name, "").strip()
+        if not value or os.environ.get(own):
+            continue
+        if name == "HOROVOD_LOG_LEVEL":
+            if value.lower() not in _LEVELS:
+                raise ValueError(f"{name}={value} is none of {', '.join(_LEVELS)}")
+            value = _LEVELS[value.lower()]
+        os.environ[own] = value
+        taken.append(name)
+    return taken if libddp.initialized() else []
 
 
 def init(comm: Any = None, process_sets: Any = None) -> None:
@@ -124,9 +146,10 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     with _lock:
         if current() is not None:
             return
+        late = _take_over_variables()
         world = libddp.world() if libddp.initialized() else libddp.init()
         _mpi_check.check(world, "calling hvd.init()")
-        _begin(world, _group_of(_members(comm, world), world), process_sets)
+        _begin(world, _group_of(_members(comm, world), world), process_sets, late)
 
 
 def _group_of(members: list[int] | None, world: libddp.World) -> libddp.ProcessGroup:
@@ -150,10 +173,10 @@ def restart() -> None:
         if ended is None:
             return init()
         shutdown()
-        _begin(ended.world, ended.group, None)
+        _begin(ended.world, ended.group, None, [])
 
 
-def _begin(world: libddp.World, group: libddp.ProcessGroup, process_sets: Any) -> None:
+def _begin(world: libddp.World, group: libddp.ProcessGroup, process_sets: Any, late: list[str]) -> None:
     """Collective over the group."""
     global _job
     from libddp.horovod import process_sets as sets
@@ -163,7 +186,7 @@ def _begin(world: libddp.World, group: libddp.ProcessGroup, process_sets: Any) -
         named = _core.NamedOperations(group, fusion_bytes=_bytes("HOROVOD_FUSION_THRESHOLD", 128 << 20), stall_check=check,
                                       stall_shutdown=shutdown_limit)
         made = Job(world, group, named, shutdown_limit or group.timeout)
-        _say_what_has_no_effect(made.rank)
+        _say_what_has_no_effect(made.rank, late)
         _job = made
         try:
             sets.register_all(process_sets)
