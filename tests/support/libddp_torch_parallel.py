@@ -311,6 +311,29 @@ def aborts_from_another_thread():
     dist.barrier()
 
 
+def distributed_autograd():
+    """Its gradients would not be averaged: refused in the forward pass; without it RPC changes nothing."""
+    from torch.distributed import autograd, rpc
+    rank, size = dist.get_rank(), dist.get_world_size()
+    rpc.init_rpc(f"worker{rank}", rank=rank, world_size=size)
+    try:
+        assert rpc.rpc_sync(f"worker{(rank + 1) % size}", dist.get_rank) == (rank + 1) % size
+        model = Ours(torch.nn.Linear(3, 2))
+        with autograd.context():
+            try:
+                model(torch.ones(1, 3))
+            except libddp.InvalidArgument as error:
+                assert "torch.nn.parallel.DistributedDataParallel" in str(error), error
+            else:
+                raise AssertionError("no error")
+            with torch.no_grad():
+                model(torch.ones(1, 3))
+        model(torch.ones(1, 3) * rank).sum().backward()
+        assert torch.equal(model.module.weight.grad, torch.full((2, 3), (size - 1) / 2))
+    finally:
+        rpc.shutdown()
+
+
 def inference_mode():
     with torch.inference_mode():
         parts = [torch.empty(4) for _ in range(dist.get_world_size())]

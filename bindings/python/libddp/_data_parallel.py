@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import sys
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
@@ -18,10 +19,21 @@ from torch.distributed.utils import _cast_forward_inputs, _to_kwargs
 from torch.nn.parallel import DistributedDataParallel as TorchDataParallel
 from torch.nn.parallel.distributed import _BufferCommHook, _BufferCommHookLocation
 
-from libddp import _adapter, _backend, _joining, _module_device, _outputs, _wrapped_module
+from libddp import _adapter, _backend, _errors, _joining, _module_device, _outputs, _wrapped_module
 
 _MiB = 1024 * 1024
 _REFUSED = "libddp.torch.DistributedDataParallel has no {}; {}"
+
+
+def _in_distributed_autograd() -> bool:
+    rpc = sys.modules.get("torch.distributed.rpc.api")
+    if rpc is None or not rpc._is_current_rpc_agent_set():
+        return False
+    try:
+        torch._C._distributed_autograd._current_context()
+    except RuntimeError:
+        return False
+    return True
 
 
 class DistributedDataParallel(TorchDataParallel):
@@ -162,6 +174,10 @@ class DistributedDataParallel(TorchDataParallel):
             return False
         if not self._lazy_init_ran:
             self._lazy_init()
+        if torch.is_grad_enabled() and _in_distributed_autograd():
+            raise _errors.invalid("starting a forward pass", "gradients of a torch.distributed.autograd.context() go to that "
+                                  "context, not to the parameters",
+                                  "take torch.nn.parallel.DistributedDataParallel, also with the backend ddp, or leave the context")
         if self._engine is not None or self._takes_part():
             self._averager.before_forward()
             if torch.is_grad_enabled():
