@@ -1,0 +1,104 @@
+"""Gradient hooks of DistributedDataParallel that average by all_reduce or by a parameter server, and measure each bucket.
+
+They take a BasicHookState, and dense or sparse buckets. Metrics: "hook_future_metric" and "hook_c10d_metric". Their annotations are
+objects, not texts: torch looks at them.
+"""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import GradBucket
+
+from libddp import _errors
+
+from .steps import BasicHookState
+
+_FUTURE, _C10D = "hook_future_metric", "hook_c10d_metric"
+
+
+def allreduce_hook(state: BasicHookState, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """Averages dense and sparse buckets by the process group."""
+    return _all_reduced(state, bucket, state.enter(bucket))
+
+
+def hybrid_hook(state: BasicHookState, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """The same, but waits for sparse buckets within the hook ("hook_c10d_metric"), as upstream does."""
+    index = state.enter(bucket)
+    tensor = bucket.buffer()
+    if not tensor.is_sparse:
+        return _all_reduced(state, bucket, index)
+    name = f"{_backend_of(state, tensor)}_sparse_allreduce"
+    with state.cref.metrics.measure(name, _C10D, state.get_key(index)):
+        averaged = tensor / state.process_group_size
+        dist.all_reduce(averaged, group=state.process_group)
+    future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+    future.set_result(averaged)
+    return future
+
+
+def rpc_hook(state: BasicHookState, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """Averages all buckets by the trainer's parameter server."""
+    return _by_server(state, bucket, state.enter(bucket))
+
+
+def sparse_rpc_hook(state: BasicHookState, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """Sparse buckets by the parameter server, dense ones by the process group."""
+    index = state.enter(bucket)
+    return _by_server(state, bucket, index) if bucket.buffer().is_sparse else _all_reduced(state, bucket, index)
+
+
+def _backend_of(state: BasicHookState, tensor: torch.Tensor) -> str:
+    """The backend's name in metrics; of "cpu:gloo,cuda:nccl" that of the tensor."""
+    backend: str = state.cref.backend
+    for part in backend.split(","):
+        device, colon, name = part.partition(":")
+        if colon and device == tensor.device.type:
+            return name
+    return backend
+
+
+def _all_reduced(state: BasicHookState, bucket: GradBucket, index: int) -> torch.futures.Future[torch.Tensor]:
+    tensor = bucket.buffer()
+    key, kind = state.get_key(index), "sparse" if tensor.is_sparse else "dense"
+    trainer = state.cref
+    trainer.record_start(_FUTURE, key, f"{_backend_of(state, tensor)}_{kind}_allreduce")
+    tensor = tensor / state.process_group_size if tensor.is_sparse else tensor.div_(state.process_group_size)
+    work: Any = dist.all_reduce(tensor, group=state.process_group, async_op=True)
+
+    def end(future: torch.futures.Future[Any]) -> torch.Tensor:
+        trainer.record_end(_FUTURE, key)
+        _noted(state, future)
+        return tensor
+    averaged: torch.futures.Future[torch.Tensor] = work.get_future().then(end)
+    return averaged
+
+
+def _by_server(state: BasicHookState, bucket: GradBucket, index: int) -> torch.futures.Future[torch.Tensor]:
+    tensor = bucket.buffer()
+    trainer = state.cref
+    if trainer.server is None:
+        raise RuntimeError("this hook needs a parameter server: DdpTrainer(server_rref=...)")
+    key = state.get_key(index)
+    trainer.record_start(_FUTURE, key, "rpc_sparse" if tensor.is_sparse else "rpc_dense")
+    sent = tensor if trainer.use_cuda_rpc else tensor.cpu()
+    future = trainer.server.average_gradient(state.batch_number, index, sent)
+
+    def end(future: torch.futures.Future[Any]) -> torch.Tensor:
+        trainer.record_end(_FUTURE, key)
+        averaged = _noted(state, future)
+        if isinstance(averaged, _errors.Error):
+            state.failure = state.failure or averaged
+            raise averaged
+        whole: torch.Tensor = averaged.to(tensor.device)
+        return whole
+    taken: torch.futures.Future[torch.Tensor] = future.then(end)
+    return taken
+
+
+def _noted(state: BasicHookState, future: torch.futures.Future[Any]) -> Any:
+    try:
+        return future.value()
+    except Exception as error:
+        state.failure = state.failure or error
+        raise
