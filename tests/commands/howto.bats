@@ -132,6 +132,14 @@ use_package() {
   [ "$(grep -c "SUM 4" log)" -eq 4 ]
 }
 
+@test "howto: the times of training steps, and a parameter server" {
+  use_package
+  cp "$root/examples/parameter_server/train.py" .
+  howto training
+  [ "$(grep -c "^rank [01]: 200 steps, [6-9].% right, weights \|^the server averaged 400 buckets" log)" -eq 3 ]
+  [ "$(grep "^rank [01]: 200" log | sed 's/.*weights//' | sort -u | wc -l)" -eq 1 ]
+}
+
 # DDP_FRAMEWORKS_PYTHON: as in tests/python/test_frameworks.py.
 @test "howto: Lightning, Accelerate and the HF Trainer" {
   local python=${DDP_FRAMEWORKS_PYTHON:-${DDP_TORCH_PYTHON:-$root/build/venv/bin/python}}

@@ -1,0 +1,235 @@
+"""The benchmark's command line and configurations, checked before anything starts. Imports no torch."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import importlib.util
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from .experiments import EXPERIMENTS, Experiment
+
+KINDS = ("data", "model", "server", "trainer")
+TRANSPORTS = ("group", "rpc")
+_PARTS = {"preprocess_data": "preprocess_dummy_data", "create_criterion": "cel", "create_ddp_model": "basic_ddp_model",
+          "hook_state": "BasicHookState", "ddp_hook": "allreduce_hook", "iteration_step": "basic_iteration_step"}
+_HOOKS = ("allreduce_hook", "hybrid_hook", "rpc_hook", "sparse_rpc_hook")
+_OWN = {"preprocess_data": ("preprocess_dummy_data",), "create_criterion": ("cel",), "create_ddp_model": ("basic_ddp_model",),
+        "hook_state": ("BasicHookState",), "ddp_hook": _HOOKS, "iteration_step": ("basic_iteration_step",)}
+_CLASSES = {"data": ("DummyData",), "model": ("DummyModel", "DummyModelSparse"), "trainer": ("DdpTrainer",),
+            "server": ("AverageParameterServer", "AverageBatchParameterServer")}
+_KNOWN_KEYS = {"DummyData": {"max_val", "sample_count", "sample_length", "sparsity_percentage"},
+               "DummyModel": {"num_embeddings", "embedding_dim", "dense_input_size", "dense_output_size", "dense_layers_count", "sparse"},
+               "AverageParameterServer": {"timeout"}, "DdpTrainer": set()}
+_KNOWN_KEYS |= {"DummyModelSparse": _KNOWN_KEYS["DummyModel"], "AverageBatchParameterServer": _KNOWN_KEYS["AverageParameterServer"]}
+
+
+class Wrong(Exception):
+    """What the user has to change, one line each."""
+
+    def __init__(self, lines: list[str]) -> None:
+        super().__init__("\n".join(lines))
+        self.lines = lines
+
+
+@dataclasses.dataclass
+class Plan:
+    """One experiment with its flags and configurations."""
+
+    experiment: Experiment
+    parts: dict[str, str]
+    """Names of the trainer's parts: upstream's, or module:function."""
+    configurations: dict[str, dict[str, Any]]
+    """Constructor arguments by kind: data, model, server, trainer."""
+    data: str
+    trainer: str
+
+    @property
+    def title(self) -> str:
+        """The experiment's name, with its transport if it has a server."""
+        return f"{self.experiment.name}@{self.experiment.transport}" if self.servers else self.experiment.name
+
+    @property
+    def trainers(self) -> int:
+        """How many."""
+        return self.experiment.ntrainer + self.experiment.ncudatrainer
+
+    @property
+    def servers(self) -> int:
+        """How many."""
+        return self.experiment.nserver + self.experiment.ncudaserver
+
+
+def parser() -> argparse.ArgumentParser:
+    """All flags; those of upstream's launcher may have _ or -."""
+    made = argparse.ArgumentParser(prog="python -m libddp.training.benchmark", description="Measures training with averages by all_reduce and "
+                                   "by parameter servers. Starts its ranks by ddprun, or is one of those that a launcher started.")
+    add = made.add_argument
+    add("--experiment", metavar="NAME", help=f"one of {', '.join(EXPERIMENTS)}; with @rpc or @group for the server's transport")
+    add("--compare", metavar="A,B,...", help="several experiments in turn in the same processes, and ratios to the first")
+    add("--transport", choices=TRANSPORTS, help="of gradients to servers: libddp's group (default), or torch RPC")
+    for flag, words in (("ntrainer", "trainers on CPUs"), ("ncudatrainer", "trainers on CUDA devices"), ("nserver", "servers on CPUs"),
+                        ("ncudaserver", "servers on CUDA devices")):
+        add(f"--{flag}", type=_count, metavar="N", help=words)
+    add("--rpc-timeout", type=_seconds, default=60.0, metavar="SECONDS", help="for a late trainer or server, by either transport (60)")
+    add("--backend", help="of the trainers' process group: ddp, gloo, nccl, or multi (gloo and NCCL)")
+    add("--epochs", type=_count, default=2, metavar="N", help="passes over the data, after as many to warm up (2)")
+    add("--batch-size", type=_count, default=8, metavar="N", help="samples of a batch (8)")
+    for kind, classes in _CLASSES.items():
+        add(f"--{kind}", metavar="ID", help=f"configuration: {', '.join(classes)}, of --config-dir, or module:function")
+        add(f"--{kind}-config-path", metavar="FILE", help="JSON with configurations by id")
+    add("--config-dir", metavar="FOLDER", help="with data_configurations.json, model_..., server_..., trainer_...")
+    for part, default in _PARTS.items():
+        add(f"--{part.replace('_', '-')}", metavar="NAME", help=f"default {default}; or module:function")
+    add("--torch-seed", type=int, default=0, metavar="N", help="of data and models (0)")
+    add("--cuda-seed", type=int, default=0, metavar="N", help="of CUDA devices (0)")
+    add("--wide", action="store_true", help="also the 95th percentile and the slowest rank")
+    add("--csv", metavar="FILE", help="write the tables there")
+    add("--json", metavar="FILE", help="the same with all statistics")
+    for flag in ("master-addr", "master-port", "filestore"):
+        add(f"--{flag}", help="accepted, not needed")
+    return made
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"'{text}' is negative")
+    return number
+
+
+def _seconds(text: str) -> float:
+    number = float(text)
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"'{text}' is not a number of seconds")
+    return number
+
+
+def dashed(arguments: list[str]) -> list[str]:
+    """Flags with - for _."""
+    def one(word: str) -> str:
+        name, equals, value = word.partition("=")
+        return name.replace("_", "-") + equals + value if word.startswith("--") else word
+    return [one(word) for word in arguments]
+
+
+def plans_of(options: argparse.Namespace) -> list[Plan]:
+    """What is to run, in order. Raises Wrong with all problems that are found."""
+    problems: list[str] = []
+    if options.experiment and options.compare:
+        raise Wrong(["--experiment and --compare contradict each other; give one"])
+    names = (options.compare or options.experiment or "ddp_allreduce").split(",")
+    plans = [plan for name in names if (plan := _plan(name.strip(), options, problems)) is not None]
+    if len({(plan.experiment.ntrainer, plan.experiment.ncudatrainer) for plan in plans}) > 1:
+        problems.append("--compare needs experiments with equal trainers; give --ntrainer and --ncudatrainer")
+    if options.epochs == 0 or options.batch_size == 0:
+        problems.append("--epochs and --batch-size are 1 at least")
+    for flag in ("csv", "json"):
+        path = getattr(options, flag)
+        if path and not Path(path).absolute().parent.is_dir():
+            problems.append(f"--{flag} {path}: its folder does not exist")
+    if problems:
+        raise Wrong(list(dict.fromkeys(problems)))
+    return plans
+
+
+def _plan(name: str, options: argparse.Namespace, problems: list[str]) -> Plan | None:
+    bare, _, transport = name.partition("@")
+    if bare not in EXPERIMENTS:
+        problems.append(f"unknown experiment '{bare}'; experiments are {', '.join(EXPERIMENTS)}")
+        return None
+    if transport and transport not in TRANSPORTS:
+        problems.append(f"unknown transport '{transport}' in '{name}'; transports are {', '.join(TRANSPORTS)}")
+        return None
+    given = {field: getattr(options, field) for field in ("ddp_hook", "backend", "server", "model", "ntrainer", "ncudatrainer", "nserver",
+                                                          "ncudaserver", "transport") if getattr(options, field) is not None}
+    if transport:
+        given["transport"] = transport
+    experiment = dataclasses.replace(EXPERIMENTS[bare], **given)
+    if not EXPERIMENTS[bare].server and not options.server:  # flags of servers are for the experiments that have one
+        experiment = dataclasses.replace(experiment, server="")
+        if options.compare:
+            experiment = dataclasses.replace(experiment, nserver=0, ncudaserver=0)
+    parts = {part: getattr(options, part) or default for part, default in _PARTS.items()} | {"ddp_hook": experiment.ddp_hook}
+    plan = Plan(experiment, parts, {}, options.data or "DummyData", options.trainer or "DdpTrainer")
+    problems += _contradictions(plan)
+    problems += [line for part, value in parts.items() for line in _unknown(part.replace("_", "-"), value, _OWN[part])]
+    wanted = {"data": plan.data, "model": experiment.model, "server": experiment.server, "trainer": plan.trainer}
+    for kind, identity in wanted.items():
+        if identity:
+            plan.configurations[kind] = _configuration(kind, identity, options, problems)
+    return plan
+
+
+def _contradictions(plan: Plan) -> list[str]:
+    found, experiment = [], plan.experiment
+    by_server = "rpc_hook" in experiment.ddp_hook
+    if plan.trainers == 0:
+        found.append(f"{experiment.name}: no trainers; give --ntrainer or --ncudatrainer")
+    if experiment.ntrainer and experiment.ncudatrainer:
+        found.append(f"{experiment.name}: --ntrainer and --ncudatrainer contradict each other: gradients of one group are on one kind of device")
+    if by_server and plan.servers == 0:
+        found.append(f"{experiment.name}: {experiment.ddp_hook} needs --nserver or --ncudaserver")
+    if by_server and not experiment.server:
+        found.append(f"{experiment.name}: {experiment.ddp_hook} needs --server")
+    if plan.servers and plan.trainers % plan.servers:
+        found.append(f"{experiment.name}: {plan.servers} servers cannot share {plan.trainers} trainers equally")
+    if plan.servers and not experiment.server:
+        found.append(f"{experiment.name}: it has no server class; give --server, or no --nserver and --ncudaserver")
+    if experiment.backend not in ("ddp", "gloo", "nccl", "multi"):
+        found.append(f"--backend {experiment.backend}: backends are ddp, gloo, nccl and multi")
+    if experiment.backend == "nccl" and experiment.ntrainer:
+        found.append(f"{experiment.name}: NCCL has no CPU tensors; give --ncudatrainer in place of --ntrainer, or --backend ddp")
+    if (experiment.ncudatrainer or experiment.ncudaserver) and not shutil.which("nvidia-smi") and not os.path.exists("/dev/nvidia0"):
+        found.append(f"{experiment.name}: this machine has no CUDA device; give --ntrainer N --ncudatrainer 0 --ncudaserver 0 --backend ddp")
+    return found
+
+
+def _unknown(flag: str, value: str, known: tuple[str, ...]) -> list[str]:
+    if value in known:
+        return []
+    module, colon, _ = value.partition(":")
+    if not colon:
+        return [f"--{flag} {value}: it is not one of {', '.join(known)}, nor module:function"]
+    try:
+        found = importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        found = None
+    return [] if found is not None else [f"--{flag} {value}: there is no module '{module}'"]
+
+
+def _configuration(kind: str, identity: str, options: argparse.Namespace, problems: list[str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    name = f"{kind}_configurations.json"
+    files = [Path(__file__).parent / "configurations" / name]
+    if options.config_dir:
+        if not Path(options.config_dir).is_dir():
+            problems.append(f"--config-dir {options.config_dir}: it is not a folder")
+        files += [path for path in (Path(options.config_dir) / name,) if path.exists()]
+    given = getattr(options, f"{kind}_config_path")
+    for path in files + ([Path(given)] if given else []):
+        try:
+            content = json.loads(path.read_text())
+            if not isinstance(content, dict) or not all(isinstance(each, dict) for each in content.values()):
+                raise ValueError("it is not an object of configurations by id")
+        except (OSError, ValueError) as error:
+            problems.append(f"configurations of {path}: {error.strerror if isinstance(error, OSError) else error}")
+            continue
+        found |= content
+    if identity not in found and ":" not in identity:
+        problems.append(f"--{kind} {identity}: there is no such configuration; there are {', '.join(found)}")
+        return {}
+    configuration: dict[str, Any] = dict(found.get(identity, {}))
+    made_by = configuration.get("class", identity)
+    problems += _unknown(kind, made_by, _CLASSES[kind])
+    unknown = sorted(set(configuration) - {"class"} - _KNOWN_KEYS.get(made_by, set(configuration)))
+    if unknown:
+        problems.append(f"configuration {identity}: unknown keys {', '.join(unknown)}; {made_by} knows {', '.join(sorted(_KNOWN_KEYS[made_by]))}")
+    missing = sorted(_KNOWN_KEYS.get(made_by, set()) - set(configuration)) if kind in ("data", "model") else []
+    if missing:
+        problems.append(f"configuration {identity}: keys {', '.join(missing)} are missing")
+    return {"class": made_by, **configuration}
