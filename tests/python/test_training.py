@@ -11,7 +11,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 from test_libddp_torch import BIN, ROOT, SITE, adapter, python, run  # noqa: E402, F401
 
 JOB = ROOT / "tests" / "support" / "training_job.py"
-ALONE = ["metrics_api", "measured_methods", "bounded_metrics", "cuda_metrics", "averages", "wrong_gradients"]
+ALONE = ["metrics_api", "measured_methods", "bounded_metrics", "cuda_metrics", "workload", "averages", "wrong_gradients"]
 THREE = ["training_by_group", "uneven_data", "reduced_metrics", "raising_steps", "wrong_trainers", "training_by_rpc"]
 
 

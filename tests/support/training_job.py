@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 import warnings
+from pathlib import Path
 
 import libddp
 import torch
@@ -23,6 +24,7 @@ import torch.distributed as dist
 from libddp import training
 from libddp.training import metrics as metrics_module
 from libddp.training import rpc_server
+from libddp.training.benchmark.workload import DummyData, DummyModel
 from libddp.training.parameter_server import added, divided
 
 CHECKS = {}
@@ -183,6 +185,18 @@ def cuda_metrics(rank, size):
         Event.reached = Event.position
     assert Event.made == 10, "no new ones"
     assert logger.get_processed_metrics()["backward_metric,backward"] == [0.002] * 50
+
+
+@check
+def workload(rank, size):
+    """Upstream's configuration; logits, not probabilities; samples with at most a fifth of the words."""
+    sizes = json.loads((Path(training.__file__).parent / "benchmark/configurations/model_configurations.json").read_text())
+    assert sizes["DummyModelSparse"] == {**sizes["DummyModel"], "sparse": True}
+    model = DummyModel(**sizes["DummyModel"])
+    assert sum(each.numel() for each in model.parameters()) == 1024 * 1024 + 8 * (1024 * 1024 + 1024)
+    words, target = DummyData(1024, 4, 300, 20)[3]
+    assert words.shape == (300,) and 0 <= target < 1024 and len(set(words.tolist())) <= 204
+    assert (model(words[None]).sum() - 1).abs() > 1e-3 and (model(words[None]) < 0).any(), "cross entropy takes logits"
 
 
 # ---- servers, in one process ---------------------------------------------------------------------------------------------

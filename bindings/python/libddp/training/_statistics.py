@@ -20,14 +20,23 @@ class Statistics:
     """
 
     count: int
+    """Values of all ranks."""
     min: float
+    """The least."""
     max: float
+    """The greatest."""
     mean: float
+    """Their mean."""
     variance: float
+    """In seconds squared."""
     stdev: float
+    """The variance's root."""
     p50: float
+    """The median."""
     p95: float
+    """The 95th percentile."""
     p99: float
+    """The 99th percentile."""
     slowest_rank: int | None
     """The rank with the largest mean."""
 

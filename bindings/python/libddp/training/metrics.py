@@ -35,6 +35,14 @@ class Record:
     """One metric: seconds is None until its end is known."""
 
     __slots__ = "name", "began", "ended", "events"
+    name: str
+    """What was measured."""
+    began: int
+    """When, in nanoseconds of the monotonic clock."""
+    ended: int
+    """The same; 0 before the end."""
+    events: tuple[Any, Any] | None
+    """A CUDA metric's events, until the device has reached them."""
 
     def __init__(self, name: str, began: int, ended: int, events: tuple[Any, Any] | None = None) -> None:
         self.name, self.began, self.ended, self.events = name, began, ended, events  # monotonic nanoseconds; 0: not yet

@@ -34,9 +34,13 @@ class ParameterServerBase(ABC):
     """Metrics of a server. Upstream's names; `cuda` in its methods means: measured in the device's current stream."""
 
     PARAMETER_SERVER_BATCH_METRIC = "parameter_server_batch_metric"
+    """Type of the times from a bucket's first gradient to its average."""
     PARAMETER_SERVER_STRAGGLER_METRIC = "parameter_server_straggler_metric"
+    """Type of the times from a bucket's first gradient to its last."""
     PARAM_INDEX_STRAGGLER = "param_index_straggler"
+    """Name of the straggler metric."""
     PARAM_INDEX_BATCH = "param_index_batch"
+    """Name of the batch metric."""
 
     def __init__(self, rank: int, device: Any = None) -> None:
         """rank: the server's, for messages and metrics. device: where it computes; default: the CPU."""

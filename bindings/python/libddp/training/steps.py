@@ -16,13 +16,15 @@ if TYPE_CHECKING:
 class BasicHookState:
     """What a hook knows between its calls.
 
-    cref: the trainer. process_group: of the trainers. batch_number: counts backward passes from 1.
+    cref: the trainer. process_group: of the trainers.
     """
 
     def __init__(self, cref: Any, process_group: dist.ProcessGroup) -> None:
         self.cref, self.process_group = cref, process_group
-        self.process_group_size = process_group.size()
+        self.process_group_size: int = process_group.size()
+        """Trainers."""
         self.batch_number = 0
+        """Of backward passes, from 1 once the first has begun."""
         self.failure: BaseException | None = None
         """The first error of a hook's futures: backward() raises a RuntimeError with its text only."""
         self._begun = False

@@ -23,11 +23,17 @@ class TrainerBase(ABC):
     trainer's device is a CUDA device."""
 
     BATCH_LEVEL_METRIC = "batch_level_metric"
+    """Type of the times of iterations."""
     BATCH_ALL = "batch_all"
+    """Name of that metric."""
     FORWARD_METRIC = "forward_metric"
+    """Type of the times of forward passes."""
     FORWARD_PASS = "forward_pass"
+    """Name of that metric."""
     BACKWARD_METRIC = "backward_metric"
+    """Type of the times of backward passes, averages included."""
     BACKWARD = "backward"
+    """Name of that metric."""
 
     def __init__(self, rank: int, device: Any = None) -> None:
         """rank: among the trainers. device: where it trains; default: the CPU."""
@@ -84,8 +90,8 @@ class TrainerBase(ABC):
 class DdpTrainer(TrainerBase):
     """Trains with DistributedDataParallel and a gradient hook. Make it and call train() on all ranks of `process_group`.
 
-    process_group: of torch.distributed, of the trainers. use_cuda_rpc: whether CUDA gradients go to an RPC server without a copy to the
-    CPU. server_rref: the server: GroupServer, RpcServer, an RRef, or None for hooks without one. backend: its name in metrics.
+    process_group: of torch.distributed, of the trainers. use_cuda_rpc: whether CUDA gradients go to an RPC server as they are, by
+    device maps of the program's. server_rref: the server: GroupServer, RpcServer, an RRef, or None for hooks without one. backend: its name in metrics.
     epochs: passes over the data. preprocess_data(device, data), create_criterion(device),
     create_ddp_model(trainer, device, model, process_group, hook_state_class, hook) -> (module, state),
     hook_state_class(trainer, process_group), hook(state, bucket),

@@ -126,8 +126,9 @@ class _Run:
     def _serve(self, number: int) -> AverageParameterServer:
         experiment = self._plan.experiment
         device = self._cuda() if number >= experiment.nserver else torch.device("cpu")
-        server: AverageParameterServer = self._made("server", self._rank, self._share, device.type == "cuda" and experiment.transport == "rpc",
-                                                    device=device, timeout=self._options.rpc_timeout, trainer_ranks=self._trainers_of(number))
+        # averages go through the CPU's memory by both transports: TensorPipe's own way for CUDA tensors needs device maps
+        server: AverageParameterServer = self._made("server", self._rank, self._share, False, device=device,
+                                                    timeout=self._options.rpc_timeout, trainer_ranks=self._trainers_of(number))
         if self._exchange is not None:
             training.serve(server, self._exchange)
         else:
