@@ -21,6 +21,17 @@ def test_metrics_and_servers_in_one_process():
     assert re.findall(r"CHECKED (\w+) 0", done.stdout) == ALONE
 
 
+def test_traces_of_ranks_are_merged(tmp_path):
+    program = ("import sys, time\nfrom libddp.training import MetricsLogger\nfor rank in (0, 1):\n    logger = MetricsLogger(rank)\n"
+               "    for _ in range(3):\n        with logger.measure('forward_pass', 'forward_metric'):\n            time.sleep(0.001)\n"
+               "    open(f'{sys.argv[1]}/{rank}.json', 'w').write(logger.trace_json())\n")
+    assert run(sys.executable, "-c", program, tmp_path).returncode == 0
+    done = run(BIN / "ddp-info", "trace", tmp_path)
+    assert done.returncode == 0, done.stderr
+    events = [each for each in json.loads(done.stdout)["traceEvents"] if each["ph"] == "X"]
+    assert [(each["pid"], each["name"]) for each in events].count((1, "forward_metric,forward_pass")) == 3 and len(events) == 6, events
+
+
 def test_two_trainers_and_a_server(adapter):
     done = run(BIN / "ddprun", "--bind=none", "-n", 3, sys.executable, JOB, *THREE)
     assert done.returncode == 0, done.stdout + done.stderr

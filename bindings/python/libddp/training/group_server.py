@@ -62,7 +62,6 @@ class GroupServer:
 
     def __init__(self, group: libddp.ProcessGroup, timeout: float = 600.0) -> None:
         self._group, self._patience = group, timeout * 1.25 + 5
-        self._rank = group.rank - 1
         self._kept: list[Any] = []  # memory of sends under way
         self._answers: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._deliver, daemon=True, name="libddp parameter server")
@@ -217,8 +216,8 @@ class _Serving:
         except _errors.Error as error:
             self._end(error)
             raise self._failed or error from None
-        except (RuntimeError, MemoryError, ValueError) as error:
-            self._end(problem("system", "serving trainers", str(error), [self._server.rank]))
+        except Exception as error:  # the trainers' wait ends, too
+            self._end(problem("system", "serving trainers", f"{type(error).__name__}: {error}", [self._server.rank]))
             raise
         finally:
             for task in tasks:

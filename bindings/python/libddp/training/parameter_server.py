@@ -213,7 +213,8 @@ class AverageParameterServer(ParameterServerBase):
         if batch < self.batch_number:
             ahead = {other for each in self._buckets.values() for other in each.answers} - {trainer}
             if any(trainer in each.answers for each in self._buckets.values()) or not ahead:
-                raise problem("invalid_argument", attempted, f"batch {self.batch_number} has begun", blamed, "trainers send batches in order")
+                raise problem("invalid_argument", attempted, f"batch {self.batch_number} has begun", blamed,
+                              "trainers send batches in order; reset() the server before another run")
             raise problem("mismatch", attempted, f"trainers {', '.join(map(str, sorted(ahead)))} have begun batch {self.batch_number}",
                           sorted(blamed + [self.trainer_ranks[other] for other in ahead]), _EQUAL_BUCKETS)
         found = self._buckets.get(bucket)

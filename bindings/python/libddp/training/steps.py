@@ -24,7 +24,7 @@ class BasicHookState:
         self.process_group_size: int = process_group.size()
         """Trainers."""
         self.batch_number = 0
-        """Of backward passes, from 1 once the first has begun."""
+        """Counts backward passes, from 1 once the first has begun."""
         self.failure: BaseException | None = None
         """The first error of a hook's futures: backward() raises a RuntimeError with its text only."""
         self._begun = False
