@@ -375,6 +375,24 @@ def training_by_group(rank, size):
         connection.close()
 
 
+def alone(*batches):
+    """What two trainers with so many batches get, in one process."""
+    model = Words(True)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    given = []
+    for rank, count in enumerate(batches):
+        torch.manual_seed(rank)
+        given.append([(torch.randint(0, 64, (16, 5)), torch.randint(0, 8, (16,))) for _ in range(count)])
+    for _ in range(2):
+        for index in range(max(batches)):
+            optimizer.zero_grad()
+            for own in given:
+                if index < len(own):
+                    (torch.nn.functional.cross_entropy(model(own[index][0]), own[index][1]) / 2).backward()
+            optimizer.step()
+    return torch.cat([each.detach().flatten() for each in model.parameters()])
+
+
 @check
 def uneven_data(rank, size):
     """A trainer with fewer batches takes part in the others' averages; one without any is named."""
@@ -383,10 +401,18 @@ def uneven_data(rank, size):
     if world.serves:
         return training.serve(world.server(), group)
     connection = training.GroupServer(group, PATIENCE)
-    _, weights = trained(world, connection, training.rpc_hook, False, batches=2 + rank)
-    _, expected = trained(world, None, training.allreduce_hook, False, batches=2 + rank)
-    assert torch.equal(weights, expected)
-    same_on_all(weights.tolist(), world.training)
+    for sparse in (False, True):
+        trainer, weights = trained(world, connection, training.rpc_hook, sparse, batches=2 + rank)
+        plain, expected = trained(world, None, training.allreduce_hook, sparse, batches=2 + rank)
+        assert torch.equal(weights, expected), sparse
+        same_on_all(weights.tolist(), world.training)
+        for each in (trainer, plain):
+            assert {len(values) for name, values in each.get_metrics().items() if name.startswith("batch")} == {4 + 2 * rank}
+        dist.barrier(world.training)
+        if rank == 0:
+            connection.reset()
+        dist.barrier(world.training)
+    assert torch.allclose(weights, alone(2, 3), rtol=1e-5, atol=1e-6), "each trainer's gradients by the number of trainers"
     error = refused(libddp.InvalidArgument, lambda: trained(world, connection, training.rpc_hook, False, batches=rank), "trainers 0 have no batches")
     assert error.ranks == (0,)
     connection.close()

@@ -19,12 +19,12 @@ _FUTURE, _C10D = "hook_future_metric", "hook_c10d_metric"
 
 def allreduce_hook(state: BasicHookState, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Averages dense and sparse buckets by the process group."""
-    return _all_reduced(state, bucket, state.enter(bucket))
+    return _all_reduced(state, bucket, bucket.index())
 
 
 def hybrid_hook(state: BasicHookState, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     """The same, but waits for sparse buckets within the hook ("hook_c10d_metric"), as upstream does."""
-    index = state.enter(bucket)
+    index = bucket.index()
     tensor = bucket.buffer()
     if not tensor.is_sparse:
         return _all_reduced(state, bucket, index)
@@ -39,12 +39,12 @@ def hybrid_hook(state: BasicHookState, bucket: GradBucket) -> torch.futures.Futu
 
 def rpc_hook(state: BasicHookState, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Averages all buckets by the trainer's parameter server."""
-    return _by_server(state, bucket, state.enter(bucket))
+    return _by_server(state, bucket, bucket.index())
 
 
 def sparse_rpc_hook(state: BasicHookState, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Sparse buckets by the parameter server, dense ones by the process group."""
-    index = state.enter(bucket)
+    index = bucket.index()
     return _by_server(state, bucket, index) if bucket.buffer().is_sparse else _all_reduced(state, bucket, index)
 
 

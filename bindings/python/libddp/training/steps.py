@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
 if TYPE_CHECKING:
@@ -24,10 +23,9 @@ class BasicHookState:
         self.process_group_size: int = process_group.size()
         """Trainers."""
         self.batch_number = 0
-        """Counts backward passes, from 1 once the first has begun."""
+        """Counts iterations, from 1."""
         self.failure: BaseException | None = None
         """The first error of a hook's futures: backward() raises a RuntimeError with its text only."""
-        self._begun = False
 
     def get_key(self, bucket_index: int) -> str:
         """The metrics' key of a bucket: "batch,bucket"."""
@@ -36,16 +34,6 @@ class BasicHookState:
     def next_batch(self) -> None:
         """Before each iteration."""
         self.batch_number += 1
-        self._begun = True
-
-    def enter(self, bucket: GradBucket) -> int:
-        """For hooks, first: the bucket's index. Counts batches of a trainer that has no more data, and takes part in the others'."""
-        index: int = bucket.index()
-        if index == 0:
-            if not self._begun:
-                self.next_batch()
-            self._begun = False
-        return index
 
 
 def preprocess_dummy_data(device: Any, data: list[Any]) -> list[Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any
@@ -122,8 +121,9 @@ class DdpTrainer(TrainerBase):
         return f"{epoch},{index}"
 
     def train(self, model: torch.nn.Module, data: list[Any]) -> None:
-        """Trains the model, which moves to the device, on this rank's batches. Ranks may have different numbers of batches, then those
-        without take part in the others' averages (torch's Join). Collective.
+        """Trains the model, which moves to the device, on this rank's batches. Ranks may have different numbers of batches: those without
+        repeat their last one with a loss of zero, which is not measured, so that the others' averages are complete, and all take the
+        same steps. Collective.
 
         Raises InvalidArgument on all ranks if a rank has none, and libddp.Error if a parameter server or rank fails.
         """
@@ -141,8 +141,18 @@ class DdpTrainer(TrainerBase):
         for epoch in range(self.epochs):
             if epoch % _LOGGED_EPOCHS == 0:
                 self._log(f"train epoch={epoch}")
-            with contextlib.nullcontext() if len(set(counts)) == 1 else wrapped.join():
-                for index, batch in enumerate(data):
-                    self.iteration_step(self, wrapped, criterion, optimizer, state, epoch, index, batch)
+            for index, batch in enumerate(data):
+                self.iteration_step(self, wrapped, criterion, optimizer, state, epoch, index, batch)
+            own, self.metrics = self.metrics, MetricsLogger(self.rank, self.device)
+            try:
+                for index in range(len(data), max(counts)):
+                    self.iteration_step(self, wrapped, _zero(criterion), optimizer, state, epoch, index, data[-1])
+            finally:
+                self.metrics = own
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
+
+
+def _zero(criterion: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """With the gradients of no loss."""
+    return lambda *given: torch.nan_to_num(criterion(*given)) * 0
