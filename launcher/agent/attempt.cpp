@@ -279,6 +279,7 @@ EnvironmentMap Attempt::rank_environment(int local, const std::string& store_add
                                          .ending_signals = signal_list(options.ending_signals)};
   EnvironmentMap environment =
       worker_environment(inheritable_, worker, place_of(local).settings, options.virtual_local_rank);
+  environment["DDP_GENERATION"] = std::to_string(plan_.epoch);
   if (!options.backend.empty()) environment["DDP_BACKEND"] = options.backend;
   if (!options.as.empty()) environment["DDP_AS"] = options.as;
   base::ImitatedVariables imitated;

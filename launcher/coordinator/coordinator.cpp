@@ -76,13 +76,15 @@ void Coordinator::refuse(int link, const std::string& why) {
 void Coordinator::lost(int link, const AgentLinks::Loss& loss) {
   if (loss.rested && !links_.any_resting()) stop_ranks(false);
   if (phase_ == Phase::gathering) {
-    if (!membership_.leave(link)) return events_.note(fmt::format("lost {} before it joined: {}", loss.peer, loss.why));
+    if (!membership_.lost(link)) return events_.note(fmt::format("lost {} before it joined: {}", loss.peer, loss.why));
     const std::string what = fmt::format("{} was lost before the job started: {}", loss.peer, loss.why);
-    if (membership_.rules().replaceable || membership_.give_up_one()) {
+    if (membership_.rules().replaceable || membership_.will_not_come()) {
       events_.note(what);
     } else {
       agents_lost(what, 1);
     }
+  } else if (phase_ == Phase::waiting) {
+    if (membership_.lost(link)) events_.note(fmt::format("{} was lost: {}", loss.peer, loss.why));
   } else if (phase_ >= Phase::finishing) {
     return;  // it has been told to leave
   } else if (AttemptNode* node = attempt_ ? attempt_->node_of(link) : nullptr) {
@@ -98,7 +100,7 @@ void Coordinator::lost(int link, const AgentLinks::Loss& loss) {
 bool Coordinator::agents_missing(std::size_t count, const std::string& why) {
   if (phase_ != Phase::gathering) return false;
   bool goes_on = true;
-  for (std::size_t i = 0; i < count; ++i) goes_on = membership_.give_up_one() && goes_on;
+  for (std::size_t i = 0; i < count; ++i) goes_on = membership_.will_not_come() && goes_on;
   goes_on ? events_.note(why) : fail_gathering(why, 1);
   return goes_on;
 }
@@ -122,6 +124,7 @@ void Coordinator::agents_lost(const std::string& why, int exit_status, const std
   if (phase_ == Phase::gathering)
     return fail_gathering(fmt::format("{}; {}{}{}", why, membership_.describe(), hint.empty() ? "" : "; ", hint),
                           exit_status);
+  if (phase_ == Phase::waiting) return finish();
   for (AttemptNode& node : attempt_->nodes()) {
     links_.is_silent(node.link) ? links_.abandon(node.link) : links_.drop(node.link);
     node.state = NodeState::lost;
@@ -156,8 +159,8 @@ void Coordinator::begin_attempt(const Roster& roster) {
   const std::int64_t window = std::clamp(kConsoleBytes / num_nodes, kLeastWindowBytes, kMostWindowBytes);
   control::PrepareAttempt plan{
       .epoch = attempt_->epoch(),
-      .restart_count = restarts_used_,
-      .max_restarts = options_.max_restarts,
+      .restart_count = membership_.restarts_used(),
+      .max_restarts = options_.membership.max_restarts,
       .node_rank = 0,
       .serve_store = false,
       .run_id = options_.membership.run_id,
@@ -186,7 +189,7 @@ void Coordinator::begin_attempt(const Roster& roster) {
 void Coordinator::start_ranks() {
   attempt_->set_phase(AttemptPhase::running);
   phase_end_.reset();
-  const bool last = restarts_used_ >= options_.max_restarts;
+  const bool last = membership_.restarts_used() >= options_.membership.max_restarts;
   SupervisionLimits limits{.failure_grace = options_.failure_grace.value_or(last ? kLastAttemptGrace : kNoGrace),
                            .shutdown_timeout = options_.shutdown_timeout};
   if (options_.stack_limit > std::chrono::milliseconds(0)) limits.examination = options_.stack_limit + kStackReserve;
@@ -223,8 +226,8 @@ void Coordinator::signal_received(int signal, bool by_slurm) {
   events_.detail(fmt::format("received {}", base::signal_name(signal)));
   if (in(AttemptPhase::running)) {
     follow(attempt_->supervisor().signal_received(signal, clock_(), by_slurm), by_slurm);
-  } else if (ends && phase_ == Phase::gathering) {
-    outcome_.forwarded_signal = signal;
+  } else if (ends && gathers_or_waits()) {
+    outcome_.end_by(signal);
     finish();
   } else if (ends && in(AttemptPhase::preparing)) {
     outcome_.forwarded_signal = signal;
@@ -248,7 +251,7 @@ std::optional<Deadline> Coordinator::next_deadline() const {
   const auto consider = [&next](const std::optional<Deadline>& other) {
     if (other) next = next ? earlier(*next, *other) : other;
   };
-  if (phase_ == Phase::gathering) consider(membership_.next_deadline());
+  if (gathers_or_waits()) consider(next_decision_);
   if (phase_ == Phase::gathering) consider(wait_told_at_);
   if (in(AttemptPhase::running)) {
     consider(attempt_->supervisor().next_deadline());
@@ -256,7 +259,7 @@ std::optional<Deadline> Coordinator::next_deadline() const {
     if (!state_.hang_ended) consider(state_.hang.next_look());
   }
   if (in(AttemptPhase::cleaning)) consider(state_.give_up_at);
-  if (phase_ <= Phase::attempting && (!in(AttemptPhase::cleaning) || drain_time() == control::kDrainTime))
+  if (phase_ <= Phase::waiting && (!in(AttemptPhase::cleaning) || drain_time() == control::kDrainTime))
     consider(job_end_);
   consider(links_.next_deadline());
   return next;
@@ -265,11 +268,9 @@ std::optional<Deadline> Coordinator::next_deadline() const {
 void Coordinator::time_passed() {
   links_.time_passed();
   if (expired(job_end_)) job_timed_out();
-  if (phase_ == Phase::gathering) {
-    if (const auto roster = membership_.next(clock_().steady)) begin_attempt(*roster);
-  }
+  if (gathers_or_waits()) decide();
   tell_waiting();
-  give_up_waiting();
+  give_up_preparing();
   if (in(AttemptPhase::running)) {
     Supervisor& supervisor = attempt_->supervisor();
     if (supervisor.killing() && expired(supervisor.next_deadline())) give_up_silent_nodes(state_.asked_at);
@@ -303,13 +304,7 @@ void Coordinator::tell_waiting() {
                            membership_.describe(), hint.empty() ? "" : "; ", hint));
 }
 
-void Coordinator::give_up_waiting() {
-  using std::chrono::duration_cast, std::chrono::seconds;
-  if (phase_ == Phase::gathering && membership_.failed(clock_().steady)) {
-    agents_lost(fmt::format("not all nodes joined within {} s",
-                            duration_cast<seconds>(membership_.rules().join_timeout).count()),
-                1, waiting_hint());
-  }
+void Coordinator::give_up_preparing() {
   if (!in(AttemptPhase::preparing) || !expired(phase_end_)) return;
   for (AttemptNode& node : attempt_->nodes()) {
     if (node.state != NodeState::preparing) continue;

@@ -18,7 +18,7 @@
 #include "coordinator/agent_links.hpp"
 #include "coordinator/end_notice.hpp"
 #include "coordinator/job_attempt.hpp"
-#include "coordinator/membership.hpp"
+#include "coordinator/membership_plan.hpp"
 #include "coordinator/supervisor.hpp"
 #include "diagnostics/hang/hang_inquiry.hpp"
 #include "events/heartbeat.hpp"
@@ -29,7 +29,6 @@ namespace ddp::launcher {
 
 struct CoordinatorOptions {
   MembershipRules membership;
-  int max_restarts = 0;
   std::optional<std::chrono::milliseconds> failure_grace;  ///< see LaunchOptions
   std::chrono::milliseconds shutdown_timeout{30'000};
   std::optional<std::chrono::milliseconds> timeout;            ///< of the whole job
@@ -58,6 +57,8 @@ struct CoordinatorEvents {
   std::function<void(int link, const control::ConsoleOutput&)> output{};  ///< answered by output_taken()
   std::function<void(int node, std::size_t nodes, const control::Progress&)> progress{};
   std::function<void(const JobOutcome&, int attempt, int restart)> restarting;  ///< restart: from 1
+  /// No restart is spent, and the nodes are others. @param generation the new one
+  std::function<void(const JobOutcome&, int generation, const RosterChange&)> going_on = {};
   std::function<void(int rank, const std::string& host, const RankEnd&)> rank_ended{};
   std::function<void(const NodeFailure&)> node_lost{};        ///< or it cannot start its ranks
   std::function<void(std::int64_t order)> agent_joined = {};  ///< with its control::Hello::order
@@ -120,11 +121,17 @@ class Coordinator {
   Deadline reader_limit(Heartbeat::Time begin, Heartbeat::Time moved) const;
   /// nullptr: none has begun.
   const JobAttempt* last_attempt() const { return attempt_ ? &*attempt_ : nullptr; }
-  int restarts_used() const { return restarts_used_; }
+  int restarts_used() const { return membership_.restarts_used(); }
 
  private:
   /// Of the job, of which each attempt has its own (AttemptPhase).
-  enum class Phase { gathering, attempting, finishing, finished };
+  enum class Phase {
+    gathering,
+    attempting,
+    waiting,  ///< for nodes, after an attempt that has lost some
+    finishing,
+    finished
+  };
 
   /// Begins anew with each attempt.
   struct AttemptState {
@@ -178,7 +185,10 @@ class Coordinator {
   void send_end();
   void limit_end(std::chrono::milliseconds limit);
   void limit_cleaning();
-  bool may_restart() const;
+  /// Why the attempt has ended, if another may help.
+  std::optional<GenerationEnd> end_of_generation() const;
+  bool may_go_on() const;
+  bool gathers_or_waits() const { return phase_ == Phase::gathering || phase_ == Phase::waiting; }
   bool in(AttemptPhase phase) const { return phase_ == Phase::attempting && attempt_->phase() == phase; }
   bool ended_by_user() const { return outcome_.forwarded_signal != 0 || outcome_.timed_out; }
   bool is_reported(const AttemptNode& node) const;
@@ -187,8 +197,12 @@ class Coordinator {
   void give_up_cleaning();
   void shorten_drain(std::chrono::milliseconds limit);
   void conclude();
+  void decide();
+  void begin_generation(const Start& start);
+  void note_wait();
+  void end_job(End::Why why);
   void finish();
-  void give_up_waiting();
+  void give_up_preparing();
   void tell_waiting();
   std::string waiting_hint() const;
   void job_timed_out();
@@ -201,15 +215,16 @@ class Coordinator {
   AgentLinks links_;
   std::map<std::pair<int, int>, int> signal_counts_;  ///< by link and signal
   std::map<int, int> signals_taken_;                  ///< by signal: the highest count of any link
-  Membership membership_;
+  MembershipPlan membership_;
   Phase phase_ = Phase::gathering;
   std::vector<std::string> listening_at_;
-  std::optional<int> input_link_;         ///< of rank 0's node
-  std::optional<Deadline> wait_told_at_;  ///< gathering: when to say that nodes are awaited; then nothing
+  std::optional<int> input_link_;          ///< of rank 0's node
+  std::optional<Deadline> wait_told_at_;   ///< gathering: when to say that nodes are awaited; then nothing
+  std::optional<Deadline> next_decision_;  ///< gathering and waiting: when the plan wants to be asked again
+  bool wait_noted_ = false;
   std::optional<Deadline> phase_end_;
   std::optional<Deadline> job_end_;
   std::string log_suffix_;
-  int restarts_used_ = 0;
   int nodes_lost_ = 0;                 ///< by all attempts before
   bool restart_is_pointless_ = false;  ///< a node could not start its ranks, and will not the next time
   std::optional<JobAttempt> attempt_;  ///< the last one

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "coordinator/coordinator.hpp"
 
@@ -33,8 +34,14 @@ void Coordinator::limit_end(std::chrono::milliseconds limit) {
   state_.end_by = state_.end_by ? earlier(*state_.end_by, end) : end;
 }
 
-bool Coordinator::may_restart() const {
-  return outcome_.failed_by_itself() && !restart_is_pointless_ && restarts_used_ < options_.max_restarts;
+std::optional<GenerationEnd> Coordinator::end_of_generation() const {
+  if (!outcome_.failed_by_itself() || restart_is_pointless_) return std::nullopt;
+  return outcome_.root_cause() == RootCause::node ? GenerationEnd::node_failed : GenerationEnd::rank_failed;
+}
+
+bool Coordinator::may_go_on() const {
+  const auto end = end_of_generation();
+  return end && membership_.may_follow(*end, clock_().steady);
 }
 
 // ---- nodes that do not answer ----------------
@@ -104,7 +111,7 @@ void Coordinator::stop_ranks(bool stop) {
 
 void Coordinator::end_attempt() {
   attempt_->set_phase(AttemptPhase::cleaning);
-  if (!outcome_.success() && !may_restart()) limit_cleaning();
+  if (!outcome_.success() && !may_go_on()) limit_cleaning();
   state_.asked_at = Heartbeat::Clock::now();
   send_end();
 }
@@ -152,19 +159,70 @@ void Coordinator::conclude() {
       links_.send(node.link, control::Finish{.exit_status = exit_status()});
       links_.drop(node.link);
     }
-    if (node.state != NodeState::cleaned) membership_.leave(node.link);
+    if (node.state != NodeState::cleaned) membership_.lost(node.link);
   }
-  if (const auto roster = may_restart() ? membership_.next(clock_().steady) : std::nullopt) {
+  const auto end = end_of_generation();
+  if (!end) return finish();
+  membership_.ended(*end, clock_().steady);
+  phase_ = Phase::waiting;
+  decide();
+}
+
+/// Does what the plan says, in gathering and waiting.
+void Coordinator::decide() {
+  const Decision decision = membership_.decide(clock_().steady);
+  if (const auto* start = std::get_if<Start>(&decision)) return begin_generation(*start);
+  if (const auto* end = std::get_if<End>(&decision)) return end_job(end->why);
+  next_decision_ = std::get<WaitUntil>(decision).until;
+  if (phase_ != Phase::waiting || std::exchange(wait_noted_, true)) return;
+  phase_end_.reset();
+  state_.end_by.reset();
+  note_wait();
+}
+
+void Coordinator::begin_generation(const Start& start) {
+  wait_noted_ = false;
+  const int generation = start.roster.generation;
+  if (generation > 0) {
     nodes_lost_ += static_cast<int>(outcome_.nodes.size());
-    events_.restarting(outcome_, attempt_->epoch(), ++restarts_used_);
-    begin_attempt(*roster);
-  } else {
-    if (may_restart()) {  // too few nodes are left for it; the limits were not those of the end
-      state_.end_by.reset();
-      limit_end(std::chrono::milliseconds(0));
+    if (start.change.spends_restart) {
+      events_.restarting(outcome_, generation - 1, membership_.restarts_used());
+    } else if (events_.going_on) {
+      events_.going_on(outcome_, generation, start.change);
     }
-    finish();
   }
+  begin_attempt(start.roster);
+}
+
+void Coordinator::note_wait() {
+  using std::chrono::ceil, std::chrono::seconds;
+  const MembershipRules& rules = membership_.rules();
+  const int left = membership_.num_members();
+  const std::string where = listening_at_.empty() ? "" : fmt::format(" at {}", fmt::join(listening_at_, ", "));
+  const std::string cause = outcome_.nodes.empty() ? "nodes were lost" : outcome_.nodes.front().message;
+  events_.note(
+      fmt::format("{}; {} node{} left, and --nnodes={}:{} needs {}: waiting for another ddprun{}, for {} s at most",
+                  cause.substr(0, cause.find('\n')), left, left == 1 ? " is" : "s are", rules.min_nodes,
+                  rules.max_nodes, rules.min_nodes, where, ceil<seconds>(rules.join_timeout).count()));
+}
+
+void Coordinator::end_job(End::Why why) {
+  using Why = End::Why;
+  const MembershipRules& rules = membership_.rules();
+  const auto timeout = std::chrono::duration_cast<std::chrono::seconds>(rules.join_timeout).count();
+  if (why == Why::not_enough_came)
+    return agents_lost(fmt::format("not all nodes joined within {} s", timeout), 1, waiting_hint());
+  if (why == Why::no_other_came) events_.note(fmt::format("no other node joined within {} s", timeout));
+  if (why == Why::crash_loop)
+    events_.note(fmt::format(
+        "{} generations in a row lost a node within {} s of their start: the job ends "
+        "(--crash-loop)",
+        rules.crash_loop.generations, std::chrono::ceil<std::chrono::seconds>(rules.crash_loop.within).count()));
+  if (why == Why::too_few_left || why == Why::no_other_came) {  // the limits were not those of the end
+    state_.end_by.reset();
+    limit_end(std::chrono::milliseconds(0));
+  }
+  finish();
 }
 
 int Coordinator::exit_status() const {
@@ -188,10 +246,10 @@ void Coordinator::finish() {
 }
 
 void Coordinator::job_timed_out() {
-  if (phase_ == Phase::gathering || in(AttemptPhase::preparing)) {
+  if (gathers_or_waits() || in(AttemptPhase::preparing)) {
     outcome_.timed_out = true;
     job_end_.reset();
-    phase_ == Phase::gathering ? finish() : end_attempt();
+    gathers_or_waits() ? finish() : end_attempt();
   } else if (in(AttemptPhase::running)) {
     job_end_.reset();
     follow(attempt_->supervisor().job_timed_out(clock_()));

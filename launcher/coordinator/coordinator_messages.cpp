@@ -85,16 +85,14 @@ void Coordinator::handle_signal(int link, const control::SignalReceived& message
 void Coordinator::handle_hello(int link, const control::Hello& hello) {
   if (membership_.has_joined(link)) return;
   links_.set_peer(link, fmt::format("the agent on {} (pid {})", hello.host, hello.pid));
-  if (phase_ != Phase::gathering) {
-    return refuse(
-        link, fmt::format("run '{}' has already started; nodes cannot join a running job", options_.membership.run_id));
-  }
+  if (phase_ >= Phase::finishing) return refuse(link, fmt::format("run '{}' is over", options_.membership.run_id));
   const std::string why = membership_.join(link, hello, clock_().steady);
   if (!why.empty()) {
     // One of another version may be none of this job's, where its user starts the agents one by one.
     const bool stray = hello.run_id != options_.membership.run_id ||
                        (membership_.rules().replaceable && hello.version != membership_.rules().version);
-    const bool needed = !stray && membership_.num_members() < membership_.rules().max_nodes;
+    const bool needed =
+        phase_ == Phase::gathering && !stray && membership_.num_members() < membership_.rules().max_nodes;
     refuse(link, why);
     // Without it the job cannot become complete: to wait on would only hide the cause.
     if (needed) agents_lost(why, 1);

@@ -10,7 +10,7 @@
 #include <ddp/deadline.hpp>
 
 #include "control/messages.hpp"
-#include "coordinator/membership.hpp"
+#include "coordinator/membership_plan.hpp"
 #include "coordinator/modex_router.hpp"
 #include "coordinator/supervisor.hpp"
 

@@ -79,6 +79,12 @@ CoordinatorEvents JobReporter::events(const base::Environment& environment) {
                 if (event_log_) event_log_->restart(outcome, attempt, restart);
                 note(format_restart_line(outcome, attempt, restart, options_.max_restarts));
               },
+          .going_on =
+              [this](const JobOutcome& outcome, int generation, const RosterChange& change) {
+                attempt_ = generation;
+                if (event_log_) event_log_->generation_started(outcome, generation, change);
+                note(format_going_on_line(outcome, generation, change));
+              },
           .rank_ended =
               [this](int rank, const std::string& host, const RankEnd& end) {
                 if (event_log_) event_log_->rank_ended(attempt_, rank, host, end);

@@ -122,6 +122,14 @@ void settle_signals(OptionDraft& draft) {
     std::erase_if(options.ending_signals, [&](int signal) { return in(options.forwarded_signals, signal); });
 }
 
+CrashLoopLimit read_crash_loop(const std::string& source, const std::string& text) {
+  if (text == "0") return {.generations = 0};
+  const auto colon = text.find(':');
+  if (colon == std::string::npos) cli::reject_value(source, text, "is not N:SECONDS", "give 3:60, or 0 for no limit");
+  return {.generations = cli::parse_whole(source, text.substr(0, colon), 0, kMaxRestarts),
+          .within = cli::parse_positive_seconds(source, text.substr(colon + 1), cli::kOneYear)};
+}
+
 }  // namespace
 
 void add_failure_options(OptionTable& table, OptionDraft& draft) {
@@ -133,6 +141,11 @@ void add_failure_options(OptionTable& table, OptionDraft& draft) {
                    options.max_restarts = cli::parse_whole(source, text, 0, kMaxRestarts);
                  })
       .torchrun();
+  table.add_value(
+      "--crash-loop", "N:SECONDS",
+      "With --nnodes MIN:MAX: end the job once N attempts in a row have lost a node within SECONDS of their "
+      "start (default 3:60; 0: never).",
+      [&](const auto& source, const auto& text) { options.crash_loop = read_crash_loop(source, text); });
   table.add_value(
       "--failure-grace", "SECONDS",
       "How long the other ranks may continue after the first failure, to report what they saw (default 2; "

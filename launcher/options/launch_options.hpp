@@ -106,6 +106,12 @@ struct LogOptions {
   bool by_rank = false;     ///< --log-layout rank
 };
 
+/// Ends a job that loses nodes again and again: `generations` of them in a row that lived for less than `within`.
+struct CrashLoopLimit {
+  int generations = 3;  ///< 0: no limit
+  std::chrono::milliseconds within{60'000};
+};
+
 /// Where each agent answers Prometheus.
 struct MetricsOptions {
   std::optional<std::uint16_t> port;  ///< 0: one of the kernel's choice; nothing: nowhere
@@ -135,6 +141,7 @@ struct LaunchOptions {
   std::string program_hint;          ///< what to do if there is no such program; empty: nothing special
 
   int max_restarts = 0;
+  CrashLoopLimit crash_loop{};
   /// After the first failure, the time that the other ranks have to end by themselves before they get SIGTERM.
   /// Nothing: 2 s on the last attempt, none while restarts remain.
   std::optional<std::chrono::milliseconds> failure_grace;

@@ -28,6 +28,15 @@ void EventLog::restart(const JobOutcome& outcome, int attempt, int restart) {
   write("restart", fields_text(json));
 }
 
+void EventLog::generation_started(const JobOutcome& outcome, int generation, const RosterChange& change) {
+  Json json = {{"attempt", generation},
+               {"survivors", change.survivors},
+               {"before", change.before},
+               {"joined", change.joined},
+               {"root_cause", root_cause_json(outcome)}};
+  write("generation_started", fields_text(json));
+}
+
 void EventLog::job_ended(const JobOutcome& outcome, int attempt, int restarts_used, std::chrono::milliseconds total,
                          bool known) {
   const bool claimed = known || !outcome.success();

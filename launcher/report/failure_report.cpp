@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <ddp/error.hpp>
 
@@ -281,6 +282,12 @@ std::string format_restart_line(const JobOutcome& outcome, int attempt, int rest
   const std::string early = outcome.early.empty() ? "" : " (" + early_text(outcome.early, "that") + ")";
   return fmt::format("attempt {} failed: {}{}; restarting (restart {} of at most {})", attempt, summary(outcome), early,
                      restart, max_restarts);
+}
+
+std::string format_going_on_line(const JobOutcome& outcome, int generation, const RosterChange& change) {
+  return fmt::format("{}; {} of {} {}{}{} (generation {}, no restart spent)", summary(outcome), change.survivors,
+                     plural(change.before, "node"), change.survivors == 1 ? "continues" : "continue",
+                     change.joined.empty() ? "" : " with ", fmt::join(change.joined, ", "), generation);
 }
 
 }  // namespace ddp::launcher

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "outcome/job_outcome.hpp"
+#include "outcome/roster_change.hpp"
 
 namespace ddp::launcher {
 
@@ -30,5 +31,9 @@ std::string highlighted(std::string report);
 /// One line about an attempt that failed and is followed by another: "attempt 0 failed: rank 3 on n1 exited with 85;
 /// restarting (restart 1 of at most 2)". @p restart: the number of the one that follows, from 1.
 std::string format_restart_line(const JobOutcome& outcome, int attempt, int restart, int max_restarts);
+
+/// The same where no restart is spent: "node n2: the connection to ddprun's agent on n2 (pid 7) was lost: it was
+/// closed; 3 of 4 nodes continue with n5 (generation 5, no restart spent)". @param generation the one that follows
+std::string format_going_on_line(const JobOutcome& outcome, int generation, const RosterChange& change);
 
 }  // namespace ddp::launcher

@@ -50,6 +50,8 @@ constexpr std::array kTable{
                 "Signal at which a rank does so and continues; the program must not handle it."},
     EnvVariable{"DDP_FLIGHT_SIZE", EnvType::text, "2000", "0 to 100000",
                 "Operations that a rank keeps, 128 bytes each."},
+    EnvVariable{"DDP_GENERATION", EnvType::text, "", "number",
+                "How often ddprun has started the job's ranks before, for any reason; it sets it for all ranks."},
     EnvVariable{"DDP_GPUS", EnvType::text, "all", "**all**, one, none",
                 "Default of `--gpus`: ranks see all GPUs, local rank i's first, or their own; none sets nothing."},
     EnvVariable{"DDP_INIT_TIMEOUT", EnvType::seconds, "120", "",

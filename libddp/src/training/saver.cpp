@@ -102,7 +102,9 @@ Saver Saver::process_of(const base::Environment& environment) {
   Saver saver{.claim = fmt::format("{:08x}", random()),
               .saves = true,
               .requeues = count_of(environment, "SLURM_RESTART_COUNT"),
-              .restarts = count_of(environment, "TORCHELASTIC_RESTART_COUNT"),
+              // ddprun's generations count all starts of the ranks, restarts only those after a failed rank.
+              .restarts = std::max(count_of(environment, "TORCHELASTIC_RESTART_COUNT"),
+                                   count_of(environment, "DDP_GENERATION")),
               .host = one_line(base::host_name()),
               .boot = boot_id(),
               .process = own.pid,

@@ -265,6 +265,9 @@ TEST(SaverText, ComesBackAndNothingElseIsRead) {
                                                      {"TORCHELASTIC_RESTART_COUNT", "nine"}}});
   EXPECT_EQ(saver.requeues, 2);
   EXPECT_EQ(saver.restarts, 0);
+  EXPECT_EQ(
+      Saver::process_of(base::Environment{{{"TORCHELASTIC_RESTART_COUNT", "1"}, {"DDP_GENERATION", "4"}}}).restarts, 4)
+      << "a lost node spends no restart";
   EXPECT_THAT(saver.name(), HasSubstr("Slurm job 17?, requeue 2, process "));
   saver.formers = {"01234567", "89abcdef"};
   const std::string text = format_saver(saver);

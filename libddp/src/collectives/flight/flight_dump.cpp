@@ -167,8 +167,10 @@ FlightJob FlightJob::of(const base::Environment& environment) {
     const std::string step = digits("SLURM_STEP_ID");
     job.name = fmt::format("job{}{}{}", number, step.empty() ? "" : ".", step);
   }
-  if (const std::string attempt = digits("TORCHELASTIC_RESTART_COUNT"); !attempt.empty()) {
-    job.attempt = std::stoi(attempt);
+  // ddprun's generations count all starts of the ranks, restarts only those after a failed rank.
+  for (const char* const variable : {"TORCHELASTIC_RESTART_COUNT", "DDP_GENERATION"}) {
+    if (const std::string attempt = digits(variable); !attempt.empty())
+      job.attempt = std::max(job.attempt, std::stoi(attempt));
   }
   return job;
 }

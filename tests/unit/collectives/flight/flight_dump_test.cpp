@@ -156,6 +156,7 @@ TEST(FlightJob, IsNamedByTheLauncher) {
   EXPECT_EQ(name({{"SLURM_JOB_ID", "17"}, {"SLURM_STEP_ID", "2"}}), "job17.2.rank3.json");
   EXPECT_EQ(name({{"SLURM_JOB_ID", "17"}}), "job17.rank3.json");
   EXPECT_EQ(name({{"TORCHELASTIC_RESTART_COUNT", "2"}}), "ddp.attempt2.rank3.json");
+  EXPECT_EQ(name({{"TORCHELASTIC_RESTART_COUNT", "2"}, {"DDP_GENERATION", "5"}}), "ddp.attempt5.rank3.json");
   EXPECT_EQ(name({{"SLURM_JOB_ID", "../x"}, {"TORCHELASTIC_RESTART_COUNT", "-1"}}), "ddp.rank3.json");
 }
 
@@ -176,7 +177,8 @@ class FlightOutput : public ::testing::Test {
     std::string pattern = (fs::temp_directory_path() / "ddp_flight.XXXXXX").string();
     ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
     folder_ = pattern;
-    for (const char* name : {"SLURM_JOB_ID", "SLURM_STEP_ID", "TORCHELASTIC_RESTART_COUNT", "DDP_FLIGHT_SIGNAL"}) {
+    for (const char* name :
+         {"SLURM_JOB_ID", "SLURM_STEP_ID", "TORCHELASTIC_RESTART_COUNT", "DDP_GENERATION", "DDP_FLIGHT_SIGNAL"}) {
       ::unsetenv(name);
     }
     ::setenv("DDP_FLIGHT_DIR", folder_.c_str(), 1);

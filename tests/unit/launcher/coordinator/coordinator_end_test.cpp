@@ -164,7 +164,7 @@ TEST(CoordinatorEnd, ASecondInterruptBringsTheEndForward) {
 
 TEST(CoordinatorEnd, ARestartHasMoreTimeToFreeWhatRanksHold) {
   CoordinatorJob job;
-  job.options.max_restarts = 1;
+  job.options.membership.max_restarts = 1;
   job.run();
   job.say(0, rank_ended(0, 7));
   job.pass(0ms);

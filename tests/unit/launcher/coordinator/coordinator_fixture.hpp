@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -80,6 +81,7 @@ class CoordinatorJob {
   Texts descriptions;
   std::vector<std::pair<int, control::ConsoleOutput>> outputs;  ///< by link
   Texts restarts;                                               ///< "attempt 0, restart 1"
+  Texts goings;                                                 ///< "generation 1: 1 of 2, with c"
   Texts inputs;                                                 ///< "wanted", "taken 3"
 
   Coordinator& coordinator() { return *coordinator_; }
@@ -186,6 +188,10 @@ class CoordinatorJob {
             [this](const JobOutcome&, int attempt, int restart) {
               restarts.push_back(fmt::format("attempt {}, restart {}", attempt, restart));
             }};
+    events.going_on = [this](const JobOutcome&, int generation, const RosterChange& change) {
+      goings.push_back(fmt::format("generation {}: {} of {}{}{}", generation, change.survivors, change.before,
+                                   change.joined.empty() ? "" : ", with ", fmt::join(change.joined, ", ")));
+    };
     events.input_wanted = [this](bool anew) { inputs.push_back(anew ? "wanted anew" : "wanted"); };
     events.input_taken = [this](std::int64_t bytes) { inputs.push_back(fmt::format("taken {}", bytes)); };
     events.waiting_hint = [] { return std::string("look at b"); };

@@ -68,6 +68,100 @@ TEST(CoordinatorTest, ANodeLostAfterSuccessIsOnlyNoted) {
   EXPECT_THAT(job.heard_texts(0), ElementsAre("Finish 0"));
 }
 
+/// Nodes of which another may come for b, which is lost while ranks run; a has cleaned up.
+void lose_one_of_too_few(CoordinatorJob& job) {
+  job.options.membership.max_nodes = 3;
+  job.options.membership.replaceable = true;
+  job.options.membership.last_call = 0s;
+  job.run();
+  job.lose(1);
+  job.end_ranks(0, 1);
+  job.say(0, kCleaned);
+  job.forget_all();
+}
+
+TEST(CoordinatorTest, BelowTheMinimumItWaitsForAnotherNodeWhichGoesOnInItsPlace) {
+  CoordinatorJob job;
+  lose_one_of_too_few(job);
+  EXPECT_THAT(job.notes,
+              ElementsAre("the connection to ddprun's agent on b (pid 7) was lost: it was closed; 1 node is left, and "
+                          "--nnodes=2:3 needs 2: waiting for another ddprun, for 600 s at most"));
+  job.pass(300s);
+  EXPECT_EQ(job.notes.size(), 1U);
+  job.beat(0);
+  const int other = job.connect();
+  job.say(other, hello("0"));  // before a by its name
+  EXPECT_THAT(job.goings, ElementsAre("generation 1: 1 of 2, with 0"));
+  const auto plan = job.heard_one<control::PrepareAttempt>(other);
+  EXPECT_EQ(plan.node_rank, 1);
+  EXPECT_EQ(plan.epoch, 1);
+  EXPECT_EQ(plan.restart_count, 0);
+  EXPECT_FALSE(job.coordinator().end_by());
+}
+
+TEST(CoordinatorTest, WhileItWaitsTheJobCanEnd) {
+  const struct {
+    const char* how;
+    void (*happen)(CoordinatorJob&);
+    const char* finish;
+    bool timed_out;
+    int signal;
+  } cases[] = {
+      {"no other comes", [](CoordinatorJob& job) { job.pass(600s); }, "Finish 1", false, 0},
+      {"a signal", [](CoordinatorJob& job) { job.coordinator().signal_received(SIGTERM, false); }, "Finish 1", false,
+       SIGTERM},
+      {"--timeout", [](CoordinatorJob& job) { job.pass(500s); }, "Finish 1", true, 0},
+  };
+  for (const auto& each : cases) {
+    SCOPED_TRACE(each.how);
+    CoordinatorJob job;
+    if (each.timed_out) job.options.timeout = 500s;
+    lose_one_of_too_few(job);
+    each.happen(job);
+    EXPECT_THAT(job.heard_texts(0), ElementsAre(each.finish));
+    EXPECT_EQ(job.coordinator().outcome().timed_out, each.timed_out);
+    EXPECT_EQ(job.coordinator().outcome().forwarded_signal, each.signal);
+    EXPECT_EQ(job.coordinator().outcome().nodes.at(0).host, "b") << "the cause stays";
+    const int late = job.connect();
+    job.say(late, hello("c"));
+    EXPECT_EQ(job.heard_one<control::Finish>(late).message, "run 'run' is over");
+    job.lose(0);
+    job.pass(5s);
+    EXPECT_TRUE(job.coordinator().finished());
+  }
+}
+
+TEST(CoordinatorTest, WhileItWaitsAnotherLossIsOnlyNotedAndAnAgentThatDoesNotFitEndsNothing) {
+  CoordinatorJob job;
+  lose_one_of_too_few(job);
+  job.lose(0);
+  EXPECT_THAT(job.notes.back(), HasSubstr("the agent on a (pid 7) was lost: it was closed"));
+  const int wrong = job.connect();
+  auto other = hello("c");
+  other.version = "2.0";
+  job.say(wrong, other);
+  EXPECT_THAT(job.heard_one<control::Finish>(wrong).message, HasSubstr("version 2.0"));
+  for (const char* host : {"c", "d"}) job.say(job.connect(), hello(host));
+  EXPECT_THAT(job.goings, ElementsAre("generation 1: 0 of 2, with c, d"));
+}
+
+TEST(CoordinatorTest, ANodeThatLosesItsRanksAgainAndAgainEndsAnElasticJob) {
+  CoordinatorJob job;
+  job.options.membership.min_nodes = 1;
+  job.run();
+  for (int epoch = 0; epoch < 3; ++epoch) {
+    if (epoch > 0) {
+      for (const int link : {0, 1}) job.say(link, control::AttemptPrepared{.epoch = epoch, .store_port = 29500});
+    }
+    job.say(1, control::AttemptFailed{.epoch = epoch, .message = "killed", .exit_status = 1, .may_recover = true});
+    job.end_ranks(0, 1, epoch);
+    for (const int link : {0, 1}) job.say(link, control::AttemptCleaned{.epoch = epoch});
+  }
+  EXPECT_THAT(job.goings, ElementsAre("generation 1: 2 of 2", "generation 2: 2 of 2"));
+  EXPECT_THAT(job.notes.back(), HasSubstr("3 generations in a row lost a node within 60 s of their start"));
+  EXPECT_EQ(job.coordinator().exit_status(), 1);
+}
+
 TEST(CoordinatorTest, AllAgentsLostInEachPhase) {
   for (const auto reach : {&CoordinatorJob::gather, &CoordinatorJob::prepare, &CoordinatorJob::run}) {
     CoordinatorJob job;

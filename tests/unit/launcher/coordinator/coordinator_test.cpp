@@ -9,7 +9,7 @@ using testing::IsEmpty;
 
 TEST(CoordinatorTest, ABeginningAndAnEndInMessages) {
   CoordinatorJob job;
-  job.options.max_restarts = 2;
+  job.options.membership.max_restarts = 2;
   job.gather();
   EXPECT_THAT(job.heard_texts(0), IsEmpty());
   job.say(1, hello("b"));
@@ -169,9 +169,8 @@ TEST(CoordinatorTest, SignalsShortenTheDrainTime) {
 
 // ---- restarts ----------------
 
-TEST(CoordinatorTest, ARestartHasANewEpochAndNoLostNode) {
+TEST(CoordinatorTest, AfterALossTheNextAttemptHasANewEpochNoLostNodeAndSpendsNoRestart) {
   CoordinatorJob job;
-  job.options.max_restarts = 1;
   job.options.membership.min_nodes = 1;
   job.run();
   job.lose(0);
@@ -179,10 +178,12 @@ TEST(CoordinatorTest, ARestartHasANewEpochAndNoLostNode) {
   job.forget_all();
   const auto old_space = job.coordinator().last_attempt()->epoch();
   job.say(1, kCleaned);
-  EXPECT_THAT(job.restarts, ElementsAre("attempt 0, restart 1"));
+  EXPECT_THAT(job.restarts, IsEmpty());
+  EXPECT_THAT(job.goings, ElementsAre("generation 1: 1 of 2"));
   const auto plan = job.heard_one<control::PrepareAttempt>(1);
   EXPECT_EQ(plan.epoch, old_space + 1);
-  EXPECT_EQ(plan.restart_count, 1);
+  EXPECT_EQ(plan.restart_count, 0);
+  EXPECT_EQ(plan.nodes_lost, 1);
   EXPECT_EQ(plan.node_rank, 0);
   EXPECT_TRUE(plan.serve_store);
   ASSERT_EQ(plan.nodes.size(), 1U);
@@ -197,8 +198,19 @@ TEST(CoordinatorTest, ARestartHasANewEpochAndNoLostNode) {
   job.forget_all();
   job.say(1, {control::AttemptCleaned{.epoch = 1}});
   EXPECT_THAT(job.heard_texts(1), ElementsAre("Finish 5"));  // no restart is left
-  EXPECT_EQ(job.coordinator().restarts_used(), 1);
+  EXPECT_EQ(job.coordinator().restarts_used(), 0);
   EXPECT_EQ(job.coordinator().last_attempt()->world_size(), kRanksPerNode);
+}
+
+TEST(CoordinatorTest, AFailedRankSpendsARestart) {
+  CoordinatorJob job;
+  job.options.membership.max_restarts = 1;
+  job.clean(5);
+  job.say(0, kCleaned);
+  job.say(1, kCleaned);
+  EXPECT_THAT(job.restarts, ElementsAre("attempt 0, restart 1"));
+  EXPECT_THAT(job.goings, IsEmpty());
+  EXPECT_EQ(job.heard_one<control::PrepareAttempt>(1).restart_count, 1);
 }
 
 TEST(CoordinatorTest, NoRestartFollows) {
@@ -220,7 +232,7 @@ TEST(CoordinatorTest, NoRestartFollows) {
   for (const auto& each : cases) {
     SCOPED_TRACE(each.why);
     CoordinatorJob job;
-    job.options.max_restarts = 1;
+    job.options.membership.max_restarts = 1;
     job.run();
     each.happen(job);
     job.end_ranks(0, 0);
@@ -237,7 +249,7 @@ TEST(CoordinatorTest, NoRestartFollows) {
 
 TEST(CoordinatorTest, ANodeWhoseAttemptProcessDiedMayTakePartAgain) {
   CoordinatorJob job;
-  job.options.max_restarts = 1;
+  job.options.membership.max_restarts = 1;
   job.run();
   job.say(1, control::AttemptFailed{.epoch = 0, .message = "killed", .exit_status = 1, .may_recover = true});
   job.end_ranks(0, 1);

@@ -67,6 +67,9 @@ TEST_F(EventLogTest, EachEventIsALineWithWhenAndWhose) {
   log.rank_ended(0, 3, "n1", {.code = 9, .by_signal = true, .core_dumped = true});
   log.node_lost(0, {.host = "n2", .node_rank = 1, .num_ranks = 4, .message = "lost", .exit_status = 1});
   log.restart(crash_of_rank(3), 0, 1);
+  JobOutcome loss;
+  loss.nodes.push_back({.host = "n2", .node_rank = 1, .num_ranks = 4, .message = "lost", .exit_status = 1});
+  log.generation_started(loss, 2, {.before = 2, .survivors = 1, .joined = {"n5"}});
   log.job_ended(JobOutcome{}, 1, 1, std::chrono::milliseconds(2500));
   const auto found = lines();
   std::vector<std::string> events;
@@ -78,7 +81,7 @@ TEST_F(EventLogTest, EachEventIsALineWithWhenAndWhose) {
     EXPECT_THAT(each.at("time").get<std::string>(), ::testing::EndsWith("Z"));
   }
   ASSERT_THAT(events, ElementsAre("job_started", "node_joined", "attempt_started", "progress", "rank_ended",
-                                  "node_lost", "restart", "job_ended"));
+                                  "node_lost", "restart", "generation_started", "job_ended"));
   const json progress = found[3];
   EXPECT_EQ(progress.at("steps"), json({{"least", 90}, {"most", 100}}));
   EXPECT_EQ(progress.at("step_seconds"), json({{"mean", 0.25}, {"slowest_rank", 0.3}}));
@@ -96,8 +99,13 @@ TEST_F(EventLogTest, EachEventIsALineWithWhenAndWhose) {
   EXPECT_EQ(found[5].at("num_ranks"), 4);
   EXPECT_EQ(found[6].at("root_cause").at("rank"), 3);
   EXPECT_EQ(found[6].at("failures").at(0).at("signal").at("name"), "SIGKILL");
-  EXPECT_EQ(found[7].at("success"), true);
-  EXPECT_EQ(found[7].at("seconds_total"), 2.5);
+  EXPECT_EQ(found[7].at("attempt"), 2);
+  EXPECT_EQ(found[7].at("survivors"), 1);
+  EXPECT_EQ(found[7].at("before"), 2);
+  EXPECT_EQ(found[7].at("joined"), json({"n5"}));
+  EXPECT_EQ(found[7].at("root_cause").at("host"), "n2");
+  EXPECT_EQ(found[8].at("success"), true);
+  EXPECT_EQ(found[8].at("seconds_total"), 2.5);
   EXPECT_THAT(notes_, IsEmpty());
 }
 

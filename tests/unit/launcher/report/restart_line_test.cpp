@@ -33,5 +33,16 @@ TEST(RestartLine, SaysWhatFailedAndWhichRestartFollows) {
             "at most 3)");
 }
 
+TEST(RestartLine, SaysWhoGoesOnWithoutARestart) {
+  JobOutcome outcome;
+  outcome.nodes = {lost_node()};
+  EXPECT_EQ(
+      format_going_on_line(outcome, 5, {.before = 4, .survivors = 3}),
+      "node node7: the connection to ddprun's agent (pid 7) was lost; 3 of 4 nodes continue (generation 5, no restart "
+      "spent)");
+  EXPECT_THAT(format_going_on_line(outcome, 1, {.before = 2, .survivors = 1, .joined = {"n5", "n6"}}),
+              HasSubstr("; 1 of 2 nodes continues with n5, n6 (generation 1, no restart spent)"));
+}
+
 }  // namespace
 }  // namespace ddp::launcher::test

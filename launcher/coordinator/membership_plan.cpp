@@ -1,0 +1,195 @@
+#include "coordinator/membership_plan.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+namespace ddp::launcher {
+namespace {
+
+/// The program without its folder, which the agents of one role must agree on.
+std::string program_name(const control::Hello& hello) { return hello.program.substr(hello.program.rfind('/') + 1); }
+
+/// Nodes that said their order (SLURM_PROCID, --node-rank) come first, in that order; then by host name, with numbers
+/// compared as numbers (node2 before node10); then in the order in which they joined.
+void sort(std::vector<Member>& members) {
+  std::stable_sort(members.begin(), members.end(), [](const Member& a, const Member& b) {
+    if (a.hello.order >= 0 && b.hello.order >= 0) return a.hello.order < b.hello.order;
+    if (a.hello.order >= 0 || b.hello.order >= 0) return a.hello.order >= 0;
+    return ::strverscmp(a.hello.host.c_str(), b.hello.host.c_str()) < 0;
+  });
+}
+
+}  // namespace
+
+MembershipPlan::MembershipPlan(MembershipRules rules, Time now)
+    : rules_(std::move(rules)), join_deadline_(now + rules_.join_timeout) {}
+
+template <class Test>
+const Member* MembershipPlan::find(const Test& test) const {
+  for (const std::optional<Member>& slot : slots_) {
+    if (slot && test(*slot)) return &*slot;
+  }
+  const auto found = std::find_if(waiting_.begin(), waiting_.end(), test);
+  return found != waiting_.end() ? &*found : nullptr;
+}
+
+// ---- events ----------------
+
+std::string MembershipPlan::join(int agent, const control::Hello& hello, Time now) {
+  if (std::string why = why_not(hello); !why.empty()) return why;
+  waiting_.push_back({.agent = agent, .hello = hello, .id = next_id_++});
+  if (enough() && !last_call_) last_call_ = Deadline{now + rules_.last_call};
+  return {};
+}
+
+std::string MembershipPlan::why_not(const control::Hello& hello) const {
+  if (hello.version != rules_.version) {
+    return fmt::format("ddprun on {} is version {}, but the coordinator's is {}: install the same on all nodes",
+                       hello.host, hello.version, rules_.version);
+  }
+  if (hello.run_id != rules_.run_id) {
+    return fmt::format("the agent on {} belongs to run '{}', but this is run '{}': give all agents the same --rdzv-id",
+                       hello.host, hello.run_id, rules_.run_id);
+  }
+  if (phase_ == Phase::live)
+    return fmt::format("run '{}' has already started; nodes cannot join a running job", rules_.run_id);
+  if (num_members() >= rules_.max_nodes) return fmt::format("the job already has its {} nodes", rules_.max_nodes);
+  const Member* other = find([&](const Member& each) {
+    const bool same_order = hello.order >= 0 && each.hello.order == hello.order;
+    return same_order || (each.hello.role == hello.role && program_name(each.hello) != program_name(hello));
+  });
+  if (other == nullptr) return {};
+  if (hello.order >= 0 && other->hello.order == hello.order)
+    return fmt::format("{} and {} both say that they are node {}: give each its own --node-rank", other->hello.host,
+                       hello.host, hello.order);
+  return fmt::format("{} runs '{}', but {} runs '{}': start the same program on all nodes (or give --role)",
+                     other->hello.host, other->hello.program, hello.host, hello.program);
+}
+
+bool MembershipPlan::lost(int agent) {
+  bool member = std::erase_if(waiting_, [&](const Member& each) { return each.agent == agent; }) > 0;
+  for (std::optional<Member>& slot : slots_) {
+    if (!slot || slot->agent != agent) continue;
+    slot.reset();
+    member = true;
+  }
+  if (!enough()) last_call_.reset();
+  return member;
+}
+
+bool MembershipPlan::will_not_come() {
+  if (rules_.max_nodes - not_coming_ <= rules_.min_nodes) return false;
+  ++not_coming_;
+  return true;
+}
+
+void MembershipPlan::ended(GenerationEnd end, Time now) {
+  goes_on_ = may_follow(end, now);
+  const bool early = now - began_ < rules_.crash_loop.within;
+  if (!early) short_lives_ = 0;
+  if (early && !spends_restart(end)) ++short_lives_;
+  phase_ = Phase::between;
+  end_ = end;
+  join_deadline_ = Deadline{now + rules_.join_timeout};
+}
+
+// ---- decisions ----------------
+
+bool MembershipPlan::spends_restart(GenerationEnd end) const {
+  return end == GenerationEnd::rank_failed || !rules_.elastic();
+}
+
+/// The generation that ends now is one too many.
+bool MembershipPlan::is_crash_loop(Time now) const {
+  const CrashLoopLimit& limit = rules_.crash_loop;
+  return limit.generations > 0 && now - began_ < limit.within && short_lives_ + 1 >= limit.generations;
+}
+
+bool MembershipPlan::may_follow(GenerationEnd end, Time now) const {
+  return spends_restart(end) ? restarts_used_ < rules_.max_restarts : !is_crash_loop(now);
+}
+
+Decision MembershipPlan::decide(Time now) {
+  switch (phase_) {
+    case Phase::gathering: return decide_gathering(now);
+    case Phase::live: break;
+    case Phase::between: return decide_between(now);
+  }
+  return WaitUntil{};
+}
+
+Decision MembershipPlan::decide_gathering(Time now) {
+  const bool full = num_members() + not_coming_ >= rules_.max_nodes;
+  if (enough() && (full || now >= last_call_->when())) return start(now);
+  if (!enough() && now >= join_deadline_.when()) return End{End::Why::not_enough_came};
+  return WaitUntil{enough() ? last_call_ : join_deadline_};
+}
+
+Decision MembershipPlan::decide_between(Time now) {
+  if (!goes_on_) return End{spends_restart(*end_) ? End::Why::nothing_follows : End::Why::crash_loop};
+  if (enough()) return start(now);
+  if (!rules_.elastic() || !rules_.replaceable) return End{End::Why::too_few_left};
+  if (now >= join_deadline_.when()) return End{End::Why::no_other_came};
+  return WaitUntil{join_deadline_};
+}
+
+Start MembershipPlan::start(Time now) {
+  RosterChange change{.before = static_cast<int>(slots_.size()), .spends_restart = end_ && spends_restart(*end_)};
+  sort(waiting_);
+  auto next = waiting_.begin();
+  for (std::optional<Member>& slot : slots_) {
+    if (slot) ++change.survivors;
+    if (!slot && next != waiting_.end()) slot = *next++;
+  }
+  std::erase_if(slots_, [](const std::optional<Member>& slot) { return !slot; });
+  slots_.insert(slots_.end(), next, waiting_.end());
+  if (change.spends_restart) ++restarts_used_;
+  Roster roster{.generation = generation_++, .nodes = {}};
+  for (const std::optional<Member>& slot : slots_) {
+    const bool is_new =
+        std::any_of(waiting_.begin(), waiting_.end(), [&](const Member& each) { return each.id == slot->id; });
+    if (is_new) change.joined.push_back(slot->hello.host);
+    roster.nodes.push_back(*slot);
+  }
+  waiting_.clear();
+  phase_ = Phase::live;
+  began_ = now;
+  return {.roster = std::move(roster), .change = std::move(change)};
+}
+
+// ---- facts ----------------
+
+int MembershipPlan::num_members() const {
+  const auto used = std::count_if(slots_.begin(), slots_.end(), [](const auto& slot) { return slot.has_value(); });
+  return static_cast<int>(used) + static_cast<int>(waiting_.size());
+}
+
+bool MembershipPlan::has_joined(int agent) const {
+  return find([agent](const Member& each) { return each.agent == agent; }) != nullptr;
+}
+
+std::optional<int> MembershipPlan::agent_of(std::int64_t order) const {
+  const Member* member = find([order](const Member& each) { return each.hello.order == order; });
+  return member != nullptr ? std::optional{member->agent} : std::nullopt;
+}
+
+std::string MembershipPlan::describe() const {
+  std::vector<Member> all;
+  find([&all](const Member& each) {
+    all.push_back(each);
+    return false;
+  });
+  sort(all);
+  std::vector<std::string> hosts;
+  for (const Member& member : all) hosts.push_back(member.hello.host);
+  const std::string wanted = rules_.elastic() ? fmt::format("{} to {}", rules_.min_nodes, rules_.max_nodes)
+                                              : fmt::format("{}", rules_.max_nodes);
+  return fmt::format("{} of {} nodes {} joined{}{}", hosts.size(), wanted, hosts.size() == 1 ? "has" : "have",
+                     hosts.empty() ? "" : ": ", fmt::join(hosts, ", "));
+}
+
+}  // namespace ddp::launcher

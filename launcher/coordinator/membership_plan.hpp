@@ -1,0 +1,152 @@
+// Which nodes take part in a job, in which order, and what follows when nodes come or are lost, or all ranks have
+// ended: events and time come in, decisions come out. It only decides, so that it can be tested without processes.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include <ddp/deadline.hpp>
+
+#include "control/messages.hpp"
+#include "options/launch_options.hpp"
+#include "outcome/roster_change.hpp"
+
+namespace ddp::launcher {
+
+struct MembershipRules {
+  int min_nodes = 1;
+  int max_nodes = 1;
+  std::string run_id;
+  std::string version;  ///< of libddp: the same on all nodes
+  std::chrono::milliseconds join_timeout{600'000};
+  std::chrono::milliseconds last_call{30'000};  ///< for more nodes, once min_nodes have joined, before the job starts
+  bool replaceable = false;  ///< agents are started one by one: another may come for one that is lost
+  int max_restarts = 0;
+  CrashLoopLimit crash_loop{};
+
+  /// The job can go on with fewer or more nodes.
+  bool elastic() const { return min_nodes < max_nodes; }
+};
+
+struct Member {
+  int agent;  ///< the number that join() was given
+  control::Hello hello;
+  int id = 0;  ///< the same in all rosters of the job, and never another's: ranks change with the roster
+};
+
+/// The nodes of one generation, by node rank.
+struct Roster {
+  int generation;  ///< counts the rosters of a job, from 0
+  std::vector<Member> nodes;
+};
+
+/// Why all ranks of a generation have ended, where another may follow.
+enum class GenerationEnd {
+  rank_failed,  ///< spends a restart
+  node_failed,  ///< its agent was lost, or its ranks were lost by no fault of theirs: spends one only in a static job
+};
+
+// Decisions.
+
+/// The next generation begins.
+struct Start {
+  Roster roster;
+  RosterChange change;
+};
+/// Nothing is to be done but to call decide() again after an event, and at `until`.
+struct WaitUntil {
+  std::optional<Deadline> until;
+};
+/// No generation follows.
+struct End {
+  enum class Why {
+    not_enough_came,  ///< before the job's start, within join_timeout
+    nothing_follows,  ///< no restart is left, or the job is static and has lost a node
+    too_few_left,     ///< and no other can come
+    no_other_came,    ///< likewise, within join_timeout
+    crash_loop,
+  };
+  Why why;
+};
+using Decision = std::variant<WaitUntil, Start, End>;
+
+/// A roster is a list of slots. Who survives keeps its place among the others; a newcomer takes the lowest free slot,
+/// so the one that comes for a lost node takes its place; slots that stay free are taken out. Agents are named by
+/// numbers that the caller chooses, and never uses again.
+class MembershipPlan {
+ public:
+  using Time = Deadline::Clock::time_point;
+
+  MembershipPlan(MembershipRules rules, Time now);
+
+  // ---- events
+
+  /// @return why this agent cannot take part, with both sides' values where they disagree; empty: it has joined
+  std::string join(int agent, const control::Hello& hello, Time now);
+  /// @return whether it had joined
+  bool lost(int agent);
+  /// Before the start: a node will never come, so the job is complete without it, if the minimum can still be reached.
+  /// @return whether it can
+  bool will_not_come();
+  /// All ranks of the generation have ended, and nodes that are lost are known.
+  void ended(GenerationEnd end, Time now);
+
+  // ---- decisions
+
+  /// What is to be done now: call it again until it says WaitUntil or End. The first roster begins by torchrun's
+  /// last-call rule (B27): all places are taken, or the minimum is there and the last call is over. A later one needs
+  /// only the minimum, and follows at once.
+  Decision decide(Time now);
+  /// Whether a generation may follow one that ends so, if there are enough nodes.
+  bool may_follow(GenerationEnd end, Time now) const;
+
+  // ---- facts
+
+  bool has_joined(int agent) const;
+  /// The number of the agent that said @p order; nothing: none of the members.
+  std::optional<int> agent_of(std::int64_t order) const;
+  int num_members() const;
+  int restarts_used() const { return restarts_used_; }
+  const MembershipRules& rules() const { return rules_; }
+  /// "2 of 4 nodes have joined: n0, n3".
+  std::string describe() const;
+
+ private:
+  enum class Phase {
+    gathering,  ///< for the first roster
+    live,       ///< a generation is under way
+    between,    ///< it has ended
+  };
+
+  bool enough() const { return num_members() >= rules_.min_nodes; }
+  bool spends_restart(GenerationEnd end) const;
+  bool is_crash_loop(Time now) const;
+  std::string why_not(const control::Hello& hello) const;
+  /// The first member for which @p test holds; nullptr: none.
+  template <class Test>
+  const Member* find(const Test& test) const;
+  Decision decide_gathering(Time now);
+  Decision decide_between(Time now);
+  Start start(Time now);
+
+  MembershipRules rules_;
+  Phase phase_ = Phase::gathering;
+  std::vector<std::optional<Member>> slots_;  ///< of the last roster; those that it has lost are empty
+  std::vector<Member> waiting_;               ///< for the next one, in the order in which they came
+  int not_coming_ = 0;                        ///< nodes that the first roster does without
+  Deadline join_deadline_;                    ///< gathering and between
+  std::optional<Deadline> last_call_;
+  std::optional<GenerationEnd> end_;  ///< of the last generation
+  bool goes_on_ = true;               ///< what may_follow() said then
+  Time began_{};                      ///< the last generation
+  int short_lives_ = 0;               ///< generations in a row that lost a node too early
+  int generation_ = 0;                ///< of the next roster
+  int next_id_ = 0;
+  int restarts_used_ = 0;
+};
+
+}  // namespace ddp::launcher

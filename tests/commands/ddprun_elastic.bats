@@ -1,0 +1,102 @@
+#!/usr/bin/env bats
+# Jobs with --nnodes MIN:MAX whose ddpruns are started by hand, all on this host: what follows when nodes are lost.
+
+load ddprun_agents_fixture
+
+# A rank that notes its process id and place, and waits for the file go.
+elastic='echo $$$$ >"$NOTES/pid.$DDP_GENERATION.$RANK"
+echo "$DDP_GENERATION $RANK/$WORLD_SIZE $TORCHELASTIC_RESTART_COUNT $MASTER_PORT"
+while ! [ -e "$NOTES/go" ]; do sleep 0.02; done'
+
+# run_nodes MIN:MAX NAME...: agents of which the first leads; they start once all have come.
+run_nodes() {
+  local nodes=$1 name first=1
+  shift
+  for name in "$@"; do
+    start_agent "$name" --nnodes "$nodes" "${meet[@]}" --rdzv-conf last_call_timeout=1 --shutdown-timeout 5 sh -c "$elastic"
+    [ $first -eq 0 ] || eventually 20 listening
+    first=0
+  done
+  eventually 30 run_in 0 $#
+}
+# run_in GENERATION RANKS: so many of it have noted themselves.
+run_in() { [ "$(find "$NOTES" -name "pid.$1.*" -size +0 | wc -l)" -eq "$2" ]; }
+
+lose() { # NAME
+  kill -KILL "${agents[$1]}"
+  wait "${agents[$1]}" || true
+  unset "agents[$1]"
+}
+
+# ends_well NAME...: all ranks may end, and all these agents succeed; output has what all said.
+ends_well() {
+  local name all=
+  touch "$NOTES/go"
+  for name in "$@"; do
+    finish_agent "$name"
+    [ "$status" -eq 0 ]
+    all+=$output$'\n'
+  done
+  output=$all
+  eventually 20 all_gone
+}
+
+@test "after the loss of a node the others go on, in another generation and without a restart" {
+  run_nodes 2:3 a b c
+  lose c
+  eventually 30 run_in 1 2
+  ends_well a b
+  [ "$(grep -E '^1 [01]/2 0 [0-9]+$' <<<"$output" | cut -d' ' -f2 | sort)" = $'0/2\n1/2' ]
+  [ "$(grep -E '^[01] ' <<<"$output" | cut -d' ' -f1,4 | sort -u | wc -l)" -eq 2 ]  # each has a store of its own
+  [[ $output == *"ddprun: node $(hostname): "*" was lost: "*"; 2 of 3 nodes continue (generation 1, no restart spent)"* ]]
+}
+
+@test "below the minimum the job waits for another node, which takes the lost one's place" {
+  run_nodes 2:3 a b
+  lose b
+  eventually 30 agent_said a "1 node is left, and --nnodes=2:3 needs 2: waiting for another ddprun at "
+  run_in 1 0
+  start_agent c --nnodes 2:3 "${meet[@]}" sh -c "$elastic"
+  eventually 30 run_in 1 2
+  ends_well a c
+  [[ $output == *"; 1 of 2 nodes continues with $(hostname) (generation 1, no restart spent)"* ]]
+}
+
+@test "where no other node comes in time, the lost one is the cause of the end; a signal ends the wait, too" {
+  for end in time signal; do
+    rm -f "$NOTES"/pid.*
+    port=$(free_port)
+    meet[3]=localhost:$port
+    limits=last_call_timeout=1
+    [ $end = signal ] || limits+=,join_timeout=6
+    for name in a b; do
+      start_agent $name --nnodes 2:3 "${meet[@]}" --rdzv-conf "$limits" --shutdown-timeout 5 sh -c "$elastic"
+      eventually 20 listening
+    done
+    eventually 30 run_in 0 2
+    lost=${agents[b]}
+    lose b
+    eventually 30 agent_said a "waiting for another ddprun"
+    [ $end = time ] || kill -TERM "${agents[a]}"
+    finish_agent a
+    [ "$status" -eq 1 ]
+    [[ $output == *"Root Cause"*"(pid $lost) was lost"* ]]
+    [ $end = signal ] || [[ $output == *"no other node joined within 6 s"* ]]
+    eventually 20 all_gone
+  done
+}
+
+@test "--crash-loop: a job that loses its ranks' processes again and again ends" {
+  run_nodes 1:2 a
+  for generation in 0 1 2; do
+    eventually 30 run_in $generation 1
+    kill -KILL "$(pgrep -P "${agents[a]}" ddprun-attempt)"
+  done
+  finish_agent a
+  [ "$status" -eq 1 ]
+  [ "$(grep -c "1 of 1 node continues (generation [12], no restart spent)" <<<"$output")" -eq 2 ]
+  [[ $output == *"3 generations in a row lost a node within 60 s of their start: the job ends (--crash-loop)"* ]]
+  eventually 20 all_gone
+  rejects 2 "'3' is not N:SECONDS; give 3:60, or 0 for no limit" --crash-loop 3 true
+  rejects 2 "'0'" --crash-loop 3:0 true
+}

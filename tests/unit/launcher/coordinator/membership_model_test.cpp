@@ -1,0 +1,189 @@
+// Random events against what must hold of a membership plan, whatever happens to the nodes of a job.
+#include <algorithm>
+#include <map>
+#include <random>
+#include <set>
+
+#include <gtest/gtest.h>
+
+#include "coordinator/membership_plan.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr int kSequences = 100'000;
+constexpr int kEvents = 16;
+
+/// A coordinator that does what the plan decides, with agents that come, are lost and fail at random.
+class Model {
+ public:
+  explicit Model(unsigned seed) : random_(seed), plan_(make_rules(), now_) {}
+
+  /// One sequence. @return whether all that must hold has held
+  bool run() {
+    obey();
+    for (int event = 0; event < kEvents && !over_ && !broken_; ++event) {
+      happen();
+      obey();
+    }
+    return !broken_;
+  }
+  const std::string& why() const { return why_; }
+
+ private:
+  MembershipRules make_rules() {
+    const int min = pick(1, 4);
+    return rules_ = {.min_nodes = min,
+                     .max_nodes = min + pick(0, 3),
+                     .run_id = "run",
+                     .version = "1",
+                     .join_timeout = 600s,
+                     .last_call = 30s,
+                     .replaceable = pick(0, 1) == 1,
+                     .max_restarts = pick(0, 2),
+                     .crash_loop = {.generations = pick(0, 3), .within = 60s}};
+  }
+  int pick(int least, int most) { return std::uniform_int_distribution<int>(least, most)(random_); }
+  void require(bool holds, const char* what) {
+    if (!holds && !broken_) why_ = what;
+    broken_ = broken_ || !holds;
+  }
+
+  void happen() {
+    now_ += std::chrono::seconds(pick(0, 40));
+    switch (pick(0, 5)) {
+      case 0:
+      case 1: return join();
+      case 2: return lose();
+      case 3: return end(GenerationEnd::rank_failed);
+      case 4: return end(GenerationEnd::node_failed);
+      default:
+        if (wait_) now_ = std::max(now_, wait_->when());
+    }
+  }
+  void join() {
+    const int agent = next_agent_++;
+    control::Hello hello{.version = "1", .run_id = "run", .host = "n" + std::to_string(pick(0, 9))};
+    if (plan_.join(agent, hello, now_).empty()) {
+      require(!live_, "no node joins a running job");
+      joined_.insert(agent);
+    }
+    require(plan_.num_members() == static_cast<int>(joined_.size()), "it knows its members");
+  }
+  void lose() {
+    if (joined_.empty()) return;
+    const auto victim = std::next(joined_.begin(), pick(0, static_cast<int>(joined_.size()) - 1));
+    const int agent = *victim;
+    require(plan_.lost(agent), "a member is known");
+    require(!plan_.lost(agent), "a lost one is not");
+    joined_.erase(victim);
+    if (live_) end(GenerationEnd::node_failed);
+  }
+  void end(GenerationEnd why) {
+    if (!live_) return;
+    live_ = false;
+    end_ = why;
+    may_follow_ = plan_.may_follow(why, now_);
+    plan_.ended(why, now_);
+  }
+
+  void obey() {
+    const int used = plan_.restarts_used();
+    const Decision decision = plan_.decide(now_);
+    wait_.reset();
+    if (const auto* wait = std::get_if<WaitUntil>(&decision)) {
+      require(plan_.restarts_used() == used, "waiting spends no restart");
+      require(live_ || (wait->until && wait->until->when() > now_), "it always waits for something, later");
+      wait_ = wait->until;
+    } else if (const auto* begin = std::get_if<Start>(&decision)) {
+      started(*begin, used);
+    } else {
+      ended(std::get<End>(decision).why);
+    }
+  }
+
+  void started(const Start& begin, int used) {
+    const std::vector<Member>& nodes = begin.roster.nodes;
+    const int size = static_cast<int>(nodes.size());
+    require(!live_, "one generation at a time");
+    require(begin.roster.generation == generation_++, "generations count up by one");
+    require(size >= rules_.min_nodes && size <= rules_.max_nodes, "between the minimum and the maximum");
+    std::set<int> agents;
+    std::vector<int> survivors;
+    for (const Member& node : nodes) {
+      require(joined_.contains(node.agent), "no lost agent takes part");
+      require(agents.insert(node.agent).second, "each agent once");
+      const auto [known, is_new] = ids_.try_emplace(node.agent, node.id);
+      require(known->second == node.id, "an agent keeps its number");
+      if (std::find(roster_.begin(), roster_.end(), node.agent) != roster_.end()) survivors.push_back(node.agent);
+    }
+    require(agents.size() == joined_.size(), "every member takes part");
+    check_order(nodes, survivors);
+    require(begin.change.survivors == static_cast<int>(survivors.size()), "survivors are counted");
+    require(begin.change.before == static_cast<int>(roster_.size()), "the nodes before are counted");
+    require(static_cast<int>(begin.change.joined.size()) == size - begin.change.survivors, "newcomers are named");
+    const bool spends = end_ && (*end_ == GenerationEnd::rank_failed || !rules_.elastic());
+    require(plan_.restarts_used() == used + (spends ? 1 : 0), "a restart is spent by a failed rank alone");
+    require(plan_.restarts_used() <= rules_.max_restarts, "not more than there are");
+    require(!end_ || may_follow_, "what may not follow does not");
+    roster_.clear();
+    for (const Member& node : nodes) roster_.push_back(node.agent);
+    live_ = true;
+  }
+  /// Survivors keep their order, and their places where newcomers fill all gaps.
+  void check_order(const std::vector<Member>& nodes, const std::vector<int>& survivors) {
+    std::vector<int> expected = roster_;
+    std::erase_if(expected, [&](int agent) { return !joined_.contains(agent); });
+    require(survivors == expected, "survivors keep their order");
+    if (nodes.size() < roster_.size()) return;
+    for (std::size_t slot = 0; slot < roster_.size(); ++slot) {
+      require(!joined_.contains(roster_[slot]) || nodes[slot].agent == roster_[slot],
+              "newcomers take the places of those that are lost");
+    }
+  }
+
+  void ended(End::Why why) {
+    over_ = true;
+    const bool enough = static_cast<int>(joined_.size()) >= rules_.min_nodes;
+    switch (why) {
+      case End::Why::not_enough_came: return require(generation_ == 0 && !enough, "too few came");
+      case End::Why::nothing_follows:
+        return require(!may_follow_ && plan_.restarts_used() == rules_.max_restarts, "no restart is left");
+      case End::Why::too_few_left:
+        return require(may_follow_ && !enough && !(rules_.replaceable && rules_.elastic()), "no other can come");
+      case End::Why::no_other_came: return require(may_follow_ && !enough && rules_.replaceable, "no other came");
+      case End::Why::crash_loop:
+        return require(rules_.crash_loop.generations > 0 && generation_ >= rules_.crash_loop.generations,
+                       "a crash loop needs as many generations");
+    }
+  }
+
+  std::mt19937 random_;
+  Deadline::Clock::time_point now_{1000s};
+  MembershipRules rules_;
+  MembershipPlan plan_;
+  std::set<int> joined_;
+  std::vector<int> roster_;  ///< agents of the last generation, by slot
+  std::map<int, int> ids_;   ///< by agent
+  std::optional<Deadline> wait_;
+  std::optional<GenerationEnd> end_;
+  bool may_follow_ = true;
+  bool live_ = false;
+  bool over_ = false;
+  bool broken_ = false;
+  std::string why_;
+  int generation_ = 0;
+  int next_agent_ = 0;
+};
+
+TEST(MembershipModel, WhateverHappensRostersFollowTheRules) {
+  for (unsigned seed = 0; seed < kSequences; ++seed) {
+    Model model(seed);
+    ASSERT_TRUE(model.run()) << "sequence " << seed << ": " << model.why();
+  }
+}
+
+}  // namespace
+}  // namespace ddp::launcher

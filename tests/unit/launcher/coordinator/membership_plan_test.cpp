@@ -1,0 +1,282 @@
+// Who may take part, when the job begins, in which order its nodes are, and what follows a generation.
+#include "coordinator/membership_plan.hpp"
+
+#include <gmock/gmock.h>
+
+namespace ddp::launcher {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+const Deadline::Clock::time_point kStart{1000s};
+
+control::Hello hello(const std::string& host, std::int64_t order = -1) {
+  return {.version = "1.0",
+          .run_id = "run",
+          .host = host,
+          .order = order,
+          .nproc = 2,
+          .role = "default",
+          .program = "train.py",
+          .pid = 7};
+}
+
+MembershipRules rules(int min_nodes, int max_nodes) {
+  return {.min_nodes = min_nodes,
+          .max_nodes = max_nodes,
+          .run_id = "run",
+          .version = "1.0",
+          .join_timeout = 600s,
+          .last_call = 30s,
+          .replaceable = false};
+}
+
+using Time = Deadline::Clock::time_point;
+
+std::optional<Start> start(MembershipPlan& membership, Time now) {
+  const Decision decision = membership.decide(now);
+  const auto* found = std::get_if<Start>(&decision);
+  return found != nullptr ? std::optional{*found} : std::nullopt;
+}
+
+bool complete(MembershipPlan& membership, Time now) { return start(membership, now).has_value(); }
+
+/// Until when it waits.
+std::optional<Time> waits(MembershipPlan& membership, Time now) {
+  const Decision decision = membership.decide(now);
+  const auto* wait = std::get_if<WaitUntil>(&decision);
+  return wait != nullptr && wait->until ? std::optional{wait->until->when()} : std::nullopt;
+}
+
+std::optional<End::Why> end(MembershipPlan& membership, Time now) {
+  const Decision decision = membership.decide(now);
+  const auto* found = std::get_if<End>(&decision);
+  return found != nullptr ? std::optional{found->why} : std::nullopt;
+}
+
+std::vector<std::string> hosts(const std::optional<Start>& started) {
+  std::vector<std::string> names;
+  if (!started) return names;
+  for (const Member& member : started->roster.nodes) names.push_back(member.hello.host);
+  return names;
+}
+
+/// A job of the nodes 'a', 'b', ... whose agents have these numbers, just started.
+MembershipPlan running(MembershipRules rules, const std::string& nodes) {
+  rules.last_call = 0s;
+  MembershipPlan membership{std::move(rules), kStart};
+  for (const char name : nodes) EXPECT_EQ(membership.join(name, hello(std::string(1, name)), kStart), "");
+  EXPECT_TRUE(complete(membership, kStart));
+  return membership;
+}
+
+MembershipRules open_rules(int min_nodes, int max_nodes) {
+  MembershipRules open = rules(min_nodes, max_nodes);
+  open.replaceable = true;
+  return open;
+}
+
+TEST(MembershipPlanTest, IsCompleteAtOnceWithAllNodes) {
+  MembershipPlan membership{rules(1, 2), kStart};
+  EXPECT_EQ(membership.join(0, hello("a"), kStart), "");
+  EXPECT_FALSE(complete(membership, kStart));
+  EXPECT_EQ(membership.join(1, hello("b"), kStart), "");
+  EXPECT_TRUE(complete(membership, kStart));
+}
+
+TEST(MembershipPlanTest, WaitsTheLastCallForMoreThanTheFewest) {
+  MembershipPlan membership{rules(2, 4), kStart};
+  membership.join(0, hello("a"), kStart);
+  membership.join(1, hello("b"), kStart + 5s);
+  EXPECT_FALSE(complete(membership, kStart + 34s));
+  EXPECT_EQ(waits(membership, kStart + 34s), kStart + 35s);
+  EXPECT_TRUE(complete(membership, kStart + 35s));
+}
+
+TEST(MembershipPlanTest, TheLastCallBeginsAnewWhenANodeLeaves) {
+  MembershipPlan membership{rules(2, 3), kStart};
+  membership.join(0, hello("a"), kStart);
+  membership.join(1, hello("b"), kStart);
+  EXPECT_TRUE(membership.lost(1));
+  EXPECT_FALSE(membership.lost(1));
+  EXPECT_FALSE(complete(membership, kStart + 60s));
+  membership.join(2, hello("c"), kStart + 60s);
+  EXPECT_FALSE(complete(membership, kStart + 89s));
+  EXPECT_TRUE(complete(membership, kStart + 90s));
+}
+
+TEST(MembershipPlanTest, FailsWhenTooFewCameInTime) {
+  MembershipPlan membership{rules(2, 2), kStart};
+  membership.join(0, hello("a"), kStart);
+  EXPECT_EQ(waits(membership, kStart + 599s), kStart + 600s);
+  EXPECT_EQ(end(membership, kStart + 600s), End::Why::not_enough_came);
+  EXPECT_EQ(membership.describe(), "1 of 2 nodes has joined: a");
+}
+
+TEST(MembershipPlanTest, FollowsTheOrderThatNodesSay) {
+  MembershipPlan membership{rules(3, 3), kStart};
+  membership.join(0, hello("n1", 2), kStart);
+  membership.join(1, hello("n9", 0), kStart);
+  membership.join(2, hello("n5", 1), kStart);
+  EXPECT_THAT(hosts(start(membership, kStart)), ElementsAre("n9", "n5", "n1"));
+}
+
+TEST(MembershipPlanTest, ComparesNumbersInNamesAsNumbers) {
+  MembershipPlan membership{rules(3, 3), kStart};
+  membership.join(0, hello("node10"), kStart);
+  membership.join(1, hello("node9"), kStart);
+  membership.join(2, hello("node1"), kStart);
+  EXPECT_THAT(hosts(start(membership, kStart)), ElementsAre("node1", "node9", "node10"));
+}
+
+TEST(MembershipPlanTest, RefusesWhatDoesNotFit) {
+  MembershipPlan membership{rules(2, 2), kStart};
+  ASSERT_EQ(membership.join(0, hello("a", 0), kStart), "");
+
+  auto other = hello("b", 1);
+  other.version = "2.0";
+  EXPECT_THAT(membership.join(1, other, kStart), HasSubstr("ddprun on b is version 2.0, but the coordinator's is 1.0"));
+  other = hello("b", 1);
+  other.run_id = "another";
+  EXPECT_THAT(membership.join(1, other, kStart), HasSubstr("belongs to run 'another', but this is run 'run'"));
+  other = hello("b", 1);
+  other.program = "eval.py";
+  EXPECT_THAT(membership.join(1, other, kStart), HasSubstr("a runs 'train.py', but b runs 'eval.py'"));
+  EXPECT_THAT(membership.join(1, hello("b", 0), kStart), HasSubstr("a and b both say that they are node 0"));
+  EXPECT_EQ(membership.num_members(), 1);
+}
+
+TEST(MembershipPlanTest, AcceptsAnotherProgramInAnotherRoleAndInAnotherFolder) {
+  MembershipPlan membership{rules(3, 3), kStart};
+  membership.join(0, hello("a"), kStart);
+  auto other = hello("b");
+  other.program = "eval.py";
+  other.role = "evaluator";
+  EXPECT_EQ(membership.join(1, other, kStart), "");
+  other = hello("c");
+  other.program = "/scratch/c/train.py";
+  EXPECT_EQ(membership.join(2, other, kStart), "");
+}
+
+TEST(MembershipPlanTest, CanDoWithoutANodeThatWillNeverCome) {
+  MembershipPlan membership{rules(2, 3), kStart};
+  membership.join(0, hello("a"), kStart);
+  membership.join(1, hello("b"), kStart);
+  EXPECT_TRUE(membership.will_not_come());
+  EXPECT_TRUE(complete(membership, kStart));
+  EXPECT_FALSE(membership.will_not_come());
+}
+
+TEST(MembershipPlanTest, AfterALossTheOthersGoOnAtOnceInTheirOrderAndSpendNoRestart) {
+  MembershipPlan membership = running(rules(2, 4), "abcd");
+  membership.lost('b');
+  EXPECT_EQ(waits(membership, kStart + 100s), std::nullopt) << "ranks are still running";
+  membership.ended(GenerationEnd::node_failed, kStart + 100s);
+  const auto second = start(membership, kStart + 100s);
+  ASSERT_TRUE(second);
+  EXPECT_EQ(second->roster.generation, 1);
+  EXPECT_THAT(hosts(second), ElementsAre("a", "c", "d"));
+  EXPECT_EQ(second->change.before, 4);
+  EXPECT_EQ(second->change.survivors, 3);
+  EXPECT_FALSE(second->change.spends_restart);
+  EXPECT_EQ(membership.restarts_used(), 0);
+}
+
+TEST(MembershipPlanTest, AFailedRankSpendsARestart) {
+  MembershipRules two = rules(1, 2);
+  two.max_restarts = 1;
+  MembershipPlan membership = running(two, "ab");
+  membership.ended(GenerationEnd::rank_failed, kStart + 1s);
+  const auto second = start(membership, kStart + 1s);
+  ASSERT_TRUE(second);
+  EXPECT_TRUE(second->change.spends_restart);
+  EXPECT_EQ(membership.restarts_used(), 1);
+  EXPECT_TRUE(membership.may_follow(GenerationEnd::node_failed, kStart + 2s));
+  EXPECT_FALSE(membership.may_follow(GenerationEnd::rank_failed, kStart + 2s));
+  membership.ended(GenerationEnd::rank_failed, kStart + 2s);
+  EXPECT_EQ(end(membership, kStart + 2s), End::Why::nothing_follows);
+}
+
+TEST(MembershipPlanTest, InAStaticJobALostProcessSpendsARestartAndALostNodeEndsTheJob) {
+  MembershipRules two = rules(2, 2);
+  two.max_restarts = 2;
+  MembershipPlan membership = running(two, "ab");
+  membership.ended(GenerationEnd::node_failed, kStart + 1s);
+  EXPECT_TRUE(complete(membership, kStart + 1s));
+  EXPECT_EQ(membership.restarts_used(), 1);
+  membership.lost('a');
+  membership.ended(GenerationEnd::node_failed, kStart + 2s);
+  EXPECT_EQ(end(membership, kStart + 2s), End::Why::too_few_left);
+}
+
+TEST(MembershipPlanTest, BelowTheMinimumItWaitsForAnotherWhichTakesTheLostNodesPlace) {
+  MembershipPlan membership = running(open_rules(3, 4), "abc");
+  membership.lost('b');
+  membership.ended(GenerationEnd::node_failed, kStart + 100s);
+  EXPECT_EQ(waits(membership, kStart + 100s), kStart + 700s);
+  EXPECT_EQ(membership.join('x', hello("x"), kStart + 200s), "");
+  const auto second = start(membership, kStart + 200s);
+  EXPECT_THAT(hosts(second), ElementsAre("a", "x", "c"));
+  EXPECT_THAT(second->change.joined, ElementsAre("x"));
+  EXPECT_EQ(second->change.survivors, 2);
+}
+
+TEST(MembershipPlanTest, WhereNoOtherComesTheJobEnds) {
+  MembershipPlan membership = running(open_rules(2, 4), "ab");
+  membership.lost('b');
+  membership.ended(GenerationEnd::node_failed, kStart + 100s);
+  membership.lost('a');
+  EXPECT_EQ(waits(membership, kStart + 699s), kStart + 700s);
+  EXPECT_EQ(end(membership, kStart + 700s), End::Why::no_other_came);
+  MembershipPlan allocation = running(rules(2, 4), "ab");
+  allocation.lost('b');
+  allocation.ended(GenerationEnd::node_failed, kStart + 100s);
+  EXPECT_EQ(end(allocation, kStart + 100s), End::Why::too_few_left) << "nobody can come";
+}
+
+TEST(MembershipPlanTest, NodesThatAreLostAgainAndAgainEndTheJob) {
+  MembershipPlan membership = running(rules(1, 9), "abcdefghi");
+  Time now = kStart;
+  const auto lose = [&](char node, std::chrono::seconds after) {
+    now += after;
+    membership.lost(node);
+    const bool more = membership.may_follow(GenerationEnd::node_failed, now);
+    membership.ended(GenerationEnd::node_failed, now);
+    EXPECT_EQ(complete(membership, now), more);
+    return more;
+  };
+  EXPECT_TRUE(lose('a', 59s));
+  EXPECT_TRUE(lose('b', 59s));
+  EXPECT_TRUE(lose('c', 60s)) << "this generation lived";
+  EXPECT_TRUE(lose('d', 1s));
+  EXPECT_TRUE(lose('e', 1s));
+  EXPECT_FALSE(lose('f', 1s));
+  EXPECT_EQ(end(membership, now), End::Why::crash_loop);
+  MembershipRules patient = rules(1, 9);
+  patient.crash_loop.generations = 0;
+  membership = running(patient, "abcdefghi");
+  for (const char node : {'a', 'b', 'c', 'd', 'e', 'f', 'g', 'h'}) EXPECT_TRUE(lose(node, 1s));
+}
+
+TEST(MembershipPlanTest, WhoComesBackIsAnotherMember) {
+  MembershipPlan membership = running(open_rules(2, 2 + 1), "ab");
+  membership.lost('a');
+  membership.ended(GenerationEnd::node_failed, kStart);
+  membership.join('A', hello("a"), kStart);
+  const auto second = start(membership, kStart);
+  ASSERT_TRUE(second);
+  EXPECT_THAT(hosts(second), ElementsAre("a", "b"));
+  EXPECT_EQ(second->roster.nodes[0].id, 2);
+  EXPECT_EQ(second->roster.nodes[1].id, 1);
+}
+
+TEST(MembershipPlanTest, RefusesMoreThanTheMost) {
+  MembershipPlan membership{rules(1, 1), kStart};
+  membership.join(0, hello("a"), kStart);
+  EXPECT_THAT(membership.join(1, hello("b"), kStart), HasSubstr("already has its 1 nodes"));
+}
+
+}  // namespace
+}  // namespace ddp::launcher
