@@ -94,13 +94,16 @@ TEST(CoordinatorTest, AnAgentOfAnotherRunEndsNothing) {
 }
 
 TEST(CoordinatorTest, AnAgentThatComesLateIsRefusedInEveryPhase) {
-  for (const auto reach : {&CoordinatorJob::prepare, &CoordinatorJob::run, &CoordinatorJob::finish}) {
+  const char* const runs = "run 'run' has already started; nodes cannot join a running job";
+  const std::pair<void (CoordinatorJob::*)(), const char*> phases[] = {
+      {&CoordinatorJob::prepare, runs}, {&CoordinatorJob::run, runs}, {&CoordinatorJob::finish, "run 'run' is over"}};
+  for (const auto& [reach, why] : phases) {
     CoordinatorJob job;
     (job.*reach)();
     const int late = job.connect();
     job.say(late, hello("c"));
     const auto answer = job.heard_one<control::Finish>(late);
-    EXPECT_EQ(answer.message, "run 'run' has already started; nodes cannot join a running job");
+    EXPECT_EQ(answer.message, why);
     EXPECT_FALSE(job.connected(late));
     EXPECT_TRUE(job.connected(0));
   }
