@@ -1,4 +1,4 @@
-"""libddp.training: metrics, parameter servers, trainers and their benchmark, by tests/support/training_job.py."""
+"""libddp.training: metrics, parameter servers, trainers and their benchmark, by tests/support/training_job.py and training_parts_job.py."""
 
 import csv
 import json
@@ -11,14 +11,15 @@ pytest.importorskip("torch", reason="torch is not installed")
 from test_libddp_torch import BIN, ROOT, SITE, adapter, python, run  # noqa: E402, F401
 
 JOB = ROOT / "tests" / "support" / "training_job.py"
+PARTS = ROOT / "tests" / "support" / "training_parts_job.py"
 ALONE = ["metrics_api", "measured_methods", "bounded_metrics", "cuda_metrics", "workload", "averages", "wrong_gradients"]
-THREE = ["training_by_group", "uneven_data", "reduced_metrics", "raising_steps", "wrong_trainers", "training_by_rpc"]
+THREE = ["training_by_group", "uneven_data", "reduced_metrics", "raising_steps", "wrong_trainers", "silent_server", "training_by_rpc"]
 
 
 def test_metrics_and_servers_in_one_process():
-    done = python(JOB, *ALONE)
+    done = python(PARTS, *ALONE)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert re.findall(r"CHECKED (\w+) 0", done.stdout) == ALONE
+    assert re.findall(r"CHECKED (\w+)", done.stdout) == ALONE
 
 
 def test_traces_of_ranks_are_merged(tmp_path):
@@ -38,7 +39,7 @@ def test_two_trainers_and_a_server(adapter):
     assert sorted(re.findall(r"CHECKED (\w+ \d)", done.stdout)) == sorted(f"{name} {rank}" for name in THREE for rank in range(3))
 
 
-@pytest.mark.parametrize("check, survivors", [("killed_trainer", "02"), ("killed_server", "01")])
+@pytest.mark.parametrize("check, survivors", [("killed_trainer", "02"), ("killed_server", "01"), ("killed_rpc_server", "01")])
 def test_a_dead_rank_is_named_on_the_others(adapter, check, survivors):
     done = run(BIN / "ddprun", "--bind=none", "-n", 3, sys.executable, JOB, check)
     for rank in survivors:

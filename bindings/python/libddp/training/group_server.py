@@ -6,11 +6,11 @@ Answers have tags of their bucket, so that the trainer posts the receive of a de
 
 from __future__ import annotations
 
-import asyncio
 import pickle
 import queue
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -26,6 +26,9 @@ _HEADER_TAG, _PAYLOAD_TAG, _ANSWER_TAG = 0, 1, 16
 _CALL_TAG = 2
 _MOST_DIMENSIONS = 8
 _FOREVER = 10 * 365 * 24 * 3600.0  # a trainer may compute as long as it likes before its first gradient of a batch
+_SLACK = 2.0  # seconds, beside a quarter of the timeout, by which a trainer waits longer than the server, which knows the late trainer
+# Between two looks at operations, in seconds: of large messages each look moves a part; then, if nothing moves, up to the longest.
+_SHORTEST, _LONGEST, _GROWTH, _PATIENCE = 30e-6, 2e-3, 1.05, 0.25
 _CALLS = ("get_metrics", "clear_metrics", "reset")
 _DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64, torch.int8, torch.uint8,
            torch.complex64, torch.complex128)
@@ -61,7 +64,7 @@ class GroupServer:
     """
 
     def __init__(self, group: libddp.ProcessGroup, timeout: float = 600.0) -> None:
-        self._group, self._patience = group, timeout * 1.25 + 5
+        self._group, self._patience = group, timeout * 1.25 + _SLACK
         self._kept: list[Any] = []  # memory of sends under way
         self._answers: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._deliver, daemon=True, name="libddp parameter server")
@@ -102,7 +105,7 @@ class GroupServer:
 
         def finish() -> torch.Tensor:
             if work is not None:
-                work.wait()
+                _end(work)
             return gradient.copy_(memory) if memory.data_ptr() != gradient.data_ptr() else gradient
         self._answers.put(lambda: _settle(future, finish))
 
@@ -120,13 +123,13 @@ class GroupServer:
             return
 
         def finish() -> torch.Tensor:
-            work.wait()
+            _end(work)
             count = int(size)
             mixed = torch.empty((indices.shape[0], count), dtype=torch.int64), values.new_empty((count, *values.shape[1:]))
             works = [self._group.recv(each, 0, _tag(bucket, 2 + place), timeout=self._patience)
                      for place, each in enumerate(mixed) if each.numel()]
             for each in works:
-                each.wait()
+                _end(each)
             return torch.sparse_coo_tensor(*mixed, whole.shape, is_coalesced=True, check_invariants=False).to(gradient.device)
         self._answers.put(lambda: _settle(future, finish))
 
@@ -162,6 +165,30 @@ class GroupServer:
                 work.wait()
 
 
+def _end(work: libddp.Work) -> None:
+    """Waits for an operation, and raises its error. Looking at it carries it on; threads that wait otherwise use up their share of a
+    busy processor, and are then late for each part of a large message."""
+    looks = _Looks()
+    while not work.done():
+        looks.pause()
+    work.wait()
+
+
+class _Looks:
+    """Pauses between looks: short ones while messages may be under way."""
+
+    def __init__(self) -> None:
+        self.moved()
+
+    def moved(self) -> None:
+        self._pause, self._until = _SHORTEST, time.monotonic() + _PATIENCE
+
+    def pause(self) -> None:
+        time.sleep(self._pause)
+        if time.monotonic() > self._until:
+            self._pause = min(self._pause * _GROWTH, _LONGEST)
+
+
 def _tag(bucket: int, part: int) -> int:
     return _ANSWER_TAG + 4 * bucket + part
 
@@ -180,12 +207,12 @@ def _settle(future: torch.futures.Future[Any], finish: Callable[[], Any]) -> Non
 
 
 def serve(server: AverageParameterServer, group: libddp.ProcessGroup) -> None:
-    """Serves rank 0's trainers, which are the other ranks of `group`, until all have closed. The thread runs an event loop of its own.
+    """Serves the trainers, which are the other ranks of `group`, until all have closed.
 
     A receive of each trainer's next header is always posted. What fails ends the group on all ranks with the same libddp.Error,
     and is raised here, too.
     """
-    asyncio.run(_Serving(server, group).run())
+    _Serving(server, group).run()
 
 
 class _Memory:
@@ -206,33 +233,53 @@ class _Serving:
         self._of_buckets: dict[tuple[int, int], list[_Memory]] = {}
         self._sending: list[tuple[libddp.Work, torch.Tensor]] = []
         self._failed: _errors.Error | None = None
+        self._ending = threading.Lock()
 
-    async def run(self) -> None:
-        tasks = [asyncio.ensure_future(self._trainer(number)) for number in range(self._group.size - 1)]
+    def run(self) -> None:
         try:
-            await asyncio.gather(*tasks)
+            self._serve([self._trainer(number) for number in range(self._group.size - 1)])
             for work, _ in self._sending:
-                await work
+                work.wait()
         except _errors.Error as error:
             self._end(error)
             raise self._failed or error from None
         except Exception as error:  # the trainers' wait ends, too
             self._end(problem("system", "serving trainers", f"{type(error).__name__}: {error}", [self._server.rank]))
             raise
-        finally:
-            for task in tasks:
-                task.cancel()
+
+    def _serve(self, trainers: Sequence[Iterator[libddp.Work]]) -> None:
+        """Continues each trainer's messages when what it waits for has ended; see _end() for why it looks."""
+        waiting = [(trainer, next(trainer)) for trainer in trainers]
+        looks = _Looks()
+        while waiting:
+            moved = False
+            for place, (trainer, work) in reversed(list(enumerate(waiting))):
+                if not work.done():
+                    continue
+                moved = True
+                work.wait()
+                following = next(trainer, None)
+                if following is None:
+                    del waiting[place]
+                else:
+                    waiting[place] = trainer, following
+            if self._failed is not None:
+                raise self._failed
+            if moved:
+                looks.moved()
+            else:
+                looks.pause()
 
     def _end(self, error: _errors.Error) -> None:
-        """Ends the group on all ranks, from any thread; the first failure stays."""
-        if self._failed is None:
-            self._failed = error
-            self._group.abort(error)
+        """Ends the group on all ranks, from any thread; the first failure stays. Returns when that is done."""
+        with self._ending:
+            if self._failed is None:
+                self._failed = error
+                self._group.abort(error)
 
-    async def _receive(self, tensor: torch.Tensor, trainer: int, tag: int) -> torch.Tensor:
+    def _receive(self, tensor: torch.Tensor, trainer: int) -> Iterator[libddp.Work]:
         if tensor.numel():
-            await self._group.recv(tensor, trainer + 1, tag, timeout=self._server.timeout)
-        return tensor
+            yield self._group.recv(tensor, trainer + 1, _PAYLOAD_TAG, timeout=self._server.timeout)
 
     def _send(self, tensor: torch.Tensor, trainer: int, tag: int) -> list[libddp.Work]:
         if not tensor.numel():
@@ -242,12 +289,12 @@ class _Serving:
         self._sending.append((work, tensor))
         return [work]
 
-    async def _trainer(self, trainer: int) -> None:
+    def _trainer(self, trainer: int) -> Iterator[libddp.Work]:
         headers = torch.zeros((2, _HEADER), dtype=torch.int64)
         turn = 0
         work = self._group.recv(headers[turn], trainer + 1, _HEADER_TAG, timeout=_FOREVER)
         while True:
-            await work
+            yield work
             words = headers[turn].tolist()
             if words[0] == _END:
                 return
@@ -256,11 +303,9 @@ class _Serving:
             if words[0] == _CALL:
                 self._call(trainer, words[1])
             elif words[0] == _DENSE:
-                await self._dense(trainer, words)
+                yield from self._dense(trainer, words)
             else:
-                await self._sparse(trainer, words)
-            if self._failed is not None:
-                raise self._failed
+                yield from self._sparse(trainer, words)
 
     def _call(self, trainer: int, number: int) -> None:
         answer = pickle.dumps(getattr(self._server, _CALLS[number])())
@@ -268,19 +313,21 @@ class _Serving:
         self._send(torch.tensor([memory.numel()]), trainer, _CALL_TAG)
         self._send(memory, trainer, _CALL_TAG)
 
-    async def _dense(self, trainer: int, words: list[int]) -> None:
+    def _dense(self, trainer: int, words: list[int]) -> Iterator[libddp.Work]:
         _, batch, bucket, dtype, dimensions, *shape = words
         shape = shape[:dimensions]
         memory = self._take(torch.Size(shape).numel(), _DTYPES[dtype])
         self._of_buckets.setdefault((batch, bucket), []).append(memory)
-        await self._receive(memory.tensor, trainer, _PAYLOAD_TAG)
+        yield from self._receive(memory.tensor, trainer)
         self._contribute(trainer, batch, bucket, memory.tensor.view(shape))
 
-    async def _sparse(self, trainer: int, words: list[int]) -> None:
+    def _sparse(self, trainer: int, words: list[int]) -> Iterator[libddp.Work]:
         _, batch, bucket, dtype, dimensions, *shape = words
         shape, (sparse, count) = shape[:dimensions], words[-2:]
-        indices = await self._receive(torch.empty((sparse, count), dtype=torch.int64), trainer, _PAYLOAD_TAG)
-        values = await self._receive(torch.empty((count, *shape[sparse:]), dtype=_DTYPES[dtype]), trainer, _PAYLOAD_TAG)
+        indices = torch.empty((sparse, count), dtype=torch.int64)
+        values = torch.empty((count, *shape[sparse:]), dtype=_DTYPES[dtype])
+        yield from self._receive(indices, trainer)
+        yield from self._receive(values, trainer)
         self._contribute(trainer, batch, bucket, torch.sparse_coo_tensor(indices, values, shape, is_coalesced=True, check_invariants=True))
 
     def _contribute(self, trainer: int, batch: int, bucket: int, gradient: torch.Tensor) -> None:
