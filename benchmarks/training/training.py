@@ -1,0 +1,65 @@
+#!/usr/bin/env python3
+"""Compares averages by a parameter server over libddp's groups, over torch RPC, and by all_reduce; and what a metric costs. Prints Markdown.
+
+    training.py BIN [--rounds N]      BIN: the folder of ddprun; the package: scripts/python-package
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+GROUP, RPC, ALL_REDUCE = "ddp_cpu_rpc@group", "ddp_cpu_rpc@rpc", "ddp_allreduce"
+METRIC = "batch_level_metric,batch_all"
+METRIC_COST = """
+import json, time
+from libddp.training import MetricsLogger
+found = []
+for _ in range(9):
+    logger = MetricsLogger(0)
+    began = time.process_time()
+    for number in range(50000):
+        logger.record_start("forward_metric", number, "forward_pass")
+        logger.record_end("forward_metric", number)
+    found.append((time.process_time() - began) / 50000)
+print(json.dumps(found))
+"""
+
+
+def run(*words):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "build" / "python" / "site"), "OMP_NUM_THREADS": "1"}
+    python = os.environ.get("DDP_TORCH_PYTHON", sys.executable)
+    done = subprocess.run([python, *map(str, words)], capture_output=True, text=True, timeout=3600, env=environment)
+    if done.returncode:
+        sys.exit(done.stdout + done.stderr)
+    return done.stdout
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("binaries", type=Path, help="the package has its own ddprun")
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    from spread import Ratio, Spread, table
+    times = {GROUP: [], RPC: [], ALL_REDUCE: []}
+    with tempfile.TemporaryDirectory() as folder:
+        for _ in range(options.rounds):
+            run("-m", "libddp.training.benchmark", "--compare", ",".join(times), "--epochs", 3, "--json", Path(folder, "t.json"))
+            for title, tables in json.loads(Path(folder, "t.json").read_text()).items():
+                times[title].append(tables["all trainer"][METRIC]["p50"])
+    rows = [[words, "ms", Spread(times[ours]).scaled(1e3, 1), Spread(times[theirs]).scaled(1e3, 1), str(Ratio(times[ours], times[theirs])), target]
+            for ours, theirs, words, target in ((GROUP, RPC, "a batch by a server: over libddp's group; over torch RPC", "0.3"),
+                                                (GROUP, ALL_REDUCE, 'the same; by allreduce_hook on "ddp"', "2.5"))]
+    print("DummyModel, 9.4 million parameters, 2 trainers, 1 server, batches of 8 samples, CPU; medians of a round's batches.\n")
+    print(table(["", "unit", "the server's", "the other's", "ratio", "target"], rows) + "\n")
+    cost = Spread(json.loads(run("-c", METRIC_COST)))
+    print(f"record_start and record_end of one metric on the processor, {cost.scaled(1e6, 2)} us of processor time (target 1.5).")
+
+
+if __name__ == "__main__":
+    main()
