@@ -43,7 +43,7 @@ def run(binaries, *arguments, **more):
 
 
 def issue_us(binaries, apart_us=APART_US, **more):
-    """Of one process, by contender."""
+    """Times of one process, by contender."""
     rows = run(binaries, "issue", str(BATCHES), str(apart_us), **more)
     return {name: Spread([row[name] * 1e6 for row in rows]).median for name in rows[0]}
 
