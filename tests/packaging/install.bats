@@ -61,6 +61,7 @@ END
   diff -r "$SOURCE/examples/digits" "$MOVED/share/libddp/examples/digits"
   diff -r "$SOURCE/examples/horovod_train" "$MOVED/share/libddp/examples/horovod_train"
   diff -r "$SOURCE/examples/libtorch" "$MOVED/share/libddp/examples/libtorch"
+  diff -r "$SOURCE/examples/parameter_server" "$MOVED/share/libddp/examples/parameter_server"
   diff -r "$SOURCE/examples/pytorch" "$MOVED/share/libddp/examples/pytorch"
   cmp "$SOURCE/examples/p2p.py" "$MOVED/share/libddp/examples/p2p.py"
   cmp "$SOURCE/LICENSE" "$MOVED/share/libddp/LICENSE"
