@@ -46,9 +46,9 @@ RanksPerNode parse_ranks_per_node(const std::string& option, const std::string& 
   const std::string closest = base::closest_word(lower, words, 2);
   cli::reject_value(option, text,
                     fmt::format("is neither a number from 1 to {} nor cpu, gpu or auto", kMaxRanksPerNode),
-                    closest.empty() ? "give one of these; the number of torch's devices of another kind is "
-                                      "$(python -c 'import torch; print(torch.accelerator.device_count())')"
-                                    : fmt::format("did you mean '{}'?", closest));
+                    fmt::format("{}; the number of torch's devices of another kind is "
+                                "$(python -c 'import torch; print(torch.accelerator.device_count())')",
+                                closest.empty() ? "give one of these" : fmt::format("did you mean '{}'?", closest)));
 }
 
 // Options on the size of the job.

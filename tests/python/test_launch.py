@@ -13,7 +13,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 from test_libddp_torch import SITE, environment, run  # noqa: E402
 
 FUNCTIONS = r"""
-import os, sys, time
+import os, sys, threading, time
 
 def product(one, other=1):
     return int(os.environ["RANK"]), one * other
@@ -25,7 +25,7 @@ def fails(lasts=0):
     return "done"
 
 def unpicklable():
-    return lambda: 3
+    return threading.Lock()
 
 class Odd(Exception):
     def __init__(self, one, other):
