@@ -53,6 +53,10 @@ void Agent::handle(const control::Message& message) {
   } else if (const auto* end = std::get_if<control::Finish>(&message)) {
     if (!end->message.empty()) base::write_stderr_line(fmt::format("ddprun: {}: {}", job_.host, end->message));
     exit_status_ = end->exit_status;
+    if (job_.refusal && epoch_ < 0 && exit_status_ != 0) {  // the coordinator has not asked for it
+      base::write_stderr_line(fmt::format("ddprun: {}: {}", job_.host, job_.refusal->message));
+      exit_status_ = job_.refusal->exit_status;
+    }
     const bool left_processes = attempt_ && !cleaned_;
     drop_attempt();
     if (left_processes) end_left_processes(limits_.final_kill);
@@ -62,6 +66,11 @@ void Agent::handle(const control::Message& message) {
     if (console_ && taken->epoch == epoch_) console_->send(message);
   } else if (const auto* input = std::get_if<control::Input>(&message)) {
     if (input_) input_->add(input->data, input->end);
+  } else if (const auto* taken_in = std::get_if<control::JoinTaken>(&message)) {
+    base::write_stderr_line(fmt::format("ddprun: {}: the job is running; {}", job_.host,
+                                        taken_in->spare
+                                            ? "it has all its nodes, so this one is a spare for one that is lost"
+                                            : "this node joins when its ranks have ended to start again"));
   } else if (const auto* resting = std::get_if<control::Resting>(&message)) {
     coordinator_rests_ = resting->rests;
   } else if (const auto* end_attempt = std::get_if<control::EndAttempt>(&message);

@@ -124,6 +124,7 @@ constexpr auto description(const ModexReply*) {
                   fields<&ModexReply::id, &ModexReply::status, &ModexReply::data>(),
                   fields<&ModexReply::to_node>(kCountOrNone));
 }
+constexpr auto description(const JoinTaken*) { return describe({"JoinTaken"}, fields<&JoinTaken::spare>()); }
 constexpr auto description(const Resting*) { return describe({"Resting"}, fields<&Resting::rests>()); }
 constexpr auto description(const RanksStill*) {
   return describe({"RanksStill"}, fields<&RanksStill::epoch>(kCount), fields<&RanksStill::still>());

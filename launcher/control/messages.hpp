@@ -18,7 +18,7 @@
 namespace ddp::launcher::control {
 
 /// The same on both sides of a connection; it changes with every change of a message.
-inline constexpr int kProtocolVersion = 12;
+inline constexpr int kProtocolVersion = 13;
 
 // ---- agent to coordinator ----------------
 
@@ -237,6 +237,12 @@ struct EndAttempt {
   bool operator==(const EndAttempt&) const = default;
 };
 
+/// Answer to the Hello of an agent that comes while the job runs.
+struct JoinTaken {
+  bool spare = false;  ///< all places are taken; it waits for one
+  bool operator==(const JoinTaken&) const = default;
+};
+
 /// For Slurm, which ends what is left on a node with its last rank: RankEnded has arrived.
 struct RankEndNoted {
   int epoch = 0;
@@ -332,11 +338,11 @@ struct Encoded {
   bool operator==(const Encoded& other) const { return *bytes == *other.bytes; }
 };
 
-using Message =
-    std::variant<Hello, AttemptPrepared, RanksStarted, AttemptFailed, RankEnded, RankAborted, RankStopped,
-                 AttemptCleaned, SignalReceived, PrepareAttempt, StartAttempt, SignalRanks, EndAttempt, Finish, Fence,
-                 ModexRequest, ModexReply, CollectStacks, StacksCollected, ConsoleOutput, ConsoleTaken, RanksStill,
-                 ObserveRanks, RanksObserved, Progress, Resting, Input, InputTaken, StepTasks, RankEndNoted, Encoded>;
+using Message = std::variant<Hello, AttemptPrepared, RanksStarted, AttemptFailed, RankEnded, RankAborted, RankStopped,
+                             AttemptCleaned, SignalReceived, PrepareAttempt, StartAttempt, SignalRanks, EndAttempt,
+                             Finish, Fence, ModexRequest, ModexReply, CollectStacks, StacksCollected, ConsoleOutput,
+                             ConsoleTaken, RanksStill, ObserveRanks, RanksObserved, Progress, Resting, Input,
+                             InputTaken, StepTasks, RankEndNoted, JoinTaken, Encoded>;
 
 /// One byte for the kind, then the fields in the order of message_fields.hpp: little-endian integers; texts, bytes and
 /// lists behind a 32-bit length; times as nanoseconds since 1970.

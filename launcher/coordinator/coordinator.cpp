@@ -4,6 +4,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <iterator>
 #include <random>
 #include <utility>
 
@@ -94,6 +95,8 @@ void Coordinator::lost(int link, const AgentLinks::Loss& loss) {
     fail_node(*node, what, 1);
     node->state = NodeState::lost;
     if (loss.silent) name_silent(*node);
+  } else if (membership_.lost(link)) {
+    events_.note(fmt::format("{} was lost while it waited for a place: {}", loss.peer, loss.why));
   }
 }
 
@@ -152,7 +155,13 @@ void Coordinator::begin_attempt(const Roster& roster) {
   outcome_ = {};
   state_ = {};
   state_.hang = diagnostics::HangInquiry{options_.hang_report_after};
+  std::set<int> known;  // members that have run before
+  if (attempt_)
+    std::transform(attempt_->nodes().begin(), attempt_->nodes().end(), std::inserter(known, known.end()),
+                   [](const AttemptNode& node) { return node.member; });
+  const bool first = !attempt_;
   attempt_.emplace(roster);
+  for (AttemptNode& node : attempt_->nodes()) node.newcomer = !first && !known.contains(node.member);
   const std::vector<AttemptNode>& nodes = attempt_->nodes();
   const auto num_nodes = static_cast<std::int64_t>(nodes.size());
   const bool job_console = options_.job_console && num_nodes > 1;
@@ -251,7 +260,7 @@ std::optional<Deadline> Coordinator::next_deadline() const {
   const auto consider = [&next](const std::optional<Deadline>& other) {
     if (other) next = next ? earlier(*next, *other) : other;
   };
-  if (gathers_or_waits()) consider(next_decision_);
+  if (asks_plan()) consider(next_decision_);
   if (phase_ == Phase::gathering) consider(wait_told_at_);
   if (in(AttemptPhase::running)) {
     consider(attempt_->supervisor().next_deadline());
@@ -268,7 +277,7 @@ std::optional<Deadline> Coordinator::next_deadline() const {
 void Coordinator::time_passed() {
   links_.time_passed();
   if (expired(job_end_)) job_timed_out();
-  if (gathers_or_waits()) decide();
+  if (asks_plan()) decide();
   tell_waiting();
   give_up_preparing();
   if (in(AttemptPhase::running)) {

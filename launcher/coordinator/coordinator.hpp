@@ -77,8 +77,10 @@ class Coordinator {
   Coordinator(const Coordinator&) = delete;
   Coordinator& operator=(const Coordinator&) = delete;
 
-  /// An agent that has proven the job's secret, or is in this process.
+  /// An agent that has proven the job's secret.
   void add(control::Connection connection) { links_.add(std::move(connection)); }
+  /// The agent of this process, which does not leave the job before its end.
+  void add_own(control::Connection connection) { own_link_ = links_.add(std::move(connection)); }
   /// Where agents connect until the job has its nodes.
   void listen(std::unique_ptr<control::Listener> listener);
 
@@ -153,6 +155,7 @@ class Coordinator {
   void handle(int link, const control::Message& message);
   void handle_hello(int link, const control::Hello& hello);
   void handle_signal(int link, const control::SignalReceived& message);
+  bool leaves(int link, const control::SignalReceived& message);
   void handle_resting(int link, const control::Resting& message);
   void stop_ranks(bool stop);
   void handle_prepared(AttemptNode& node, const control::AttemptPrepared& message);
@@ -187,7 +190,9 @@ class Coordinator {
   void limit_cleaning();
   /// Why the attempt has ended, if another may help.
   std::optional<GenerationEnd> end_of_generation() const;
+  bool only_newcomers_failed() const;
   bool may_go_on() const;
+  bool asks_plan() const { return gathers_or_waits() || in(AttemptPhase::running); }
   bool gathers_or_waits() const { return phase_ == Phase::gathering || phase_ == Phase::waiting; }
   bool in(AttemptPhase phase) const { return phase_ == Phase::attempting && attempt_->phase() == phase; }
   bool ended_by_user() const { return outcome_.forwarded_signal != 0 || outcome_.timed_out; }
@@ -199,6 +204,10 @@ class Coordinator {
   void conclude();
   void decide();
   void begin_generation(const Start& start);
+  void resize(const Announce& change);
+  void release(int link, int exit_status, const std::string& message);
+  void release_unfit(const AttemptNode& node);
+  void release_spares();
   void note_wait();
   void end_job(End::Why why);
   void finish();
@@ -218,9 +227,11 @@ class Coordinator {
   MembershipPlan membership_;
   Phase phase_ = Phase::gathering;
   std::vector<std::string> listening_at_;
-  std::optional<int> input_link_;          ///< of rank 0's node
-  std::optional<Deadline> wait_told_at_;   ///< gathering: when to say that nodes are awaited; then nothing
-  std::optional<Deadline> next_decision_;  ///< gathering and waiting: when the plan wants to be asked again
+  std::optional<int> own_link_;           ///< of this process's agent
+  std::optional<int> input_link_;         ///< of rank 0's node
+  std::optional<Deadline> wait_told_at_;  ///< gathering: when to say that nodes are awaited; then nothing
+  std::optional<Deadline>
+      next_decision_;  ///< when the plan wants to be asked again, as far as its answer can be followed
   bool wait_noted_ = false;
   std::optional<Deadline> phase_end_;
   std::optional<Deadline> job_end_;

@@ -36,7 +36,18 @@ void Coordinator::limit_end(std::chrono::milliseconds limit) {
 
 std::optional<GenerationEnd> Coordinator::end_of_generation() const {
   if (!outcome_.failed_by_itself() || restart_is_pointless_) return std::nullopt;
-  return outcome_.root_cause() == RootCause::node ? GenerationEnd::node_failed : GenerationEnd::rank_failed;
+  switch (outcome_.root_cause()) {
+    case RootCause::node: return only_newcomers_failed() ? GenerationEnd::resized : GenerationEnd::node_failed;
+    case RootCause::none: return GenerationEnd::resized;
+    default: return GenerationEnd::rank_failed;
+  }
+}
+
+/// The job goes on without them, as it did before.
+bool Coordinator::only_newcomers_failed() const {
+  return std::all_of(outcome_.nodes.begin(), outcome_.nodes.end(), [this](const NodeFailure& failure) {
+    return failure.node_rank >= 0 && attempt_->nodes().at(static_cast<std::size_t>(failure.node_rank)).unfit;
+  });
 }
 
 bool Coordinator::may_go_on() const {
@@ -160,6 +171,7 @@ void Coordinator::conclude() {
       links_.drop(node.link);
     }
     if (node.state != NodeState::cleaned) membership_.lost(node.link);
+    if (node.unfit && membership_.lost(node.link)) release_unfit(node);
   }
   const auto end = end_of_generation();
   if (!end) return finish();
@@ -168,9 +180,12 @@ void Coordinator::conclude() {
   decide();
 }
 
-/// Does what the plan says, in gathering and waiting.
+/// Does what the plan says.
 void Coordinator::decide() {
-  const Decision decision = membership_.decide(clock_().steady);
+  Decision decision = membership_.decide(clock_().steady);
+  for (; std::holds_alternative<Release>(decision); decision = membership_.decide(clock_().steady))
+    release(std::get<Release>(decision).agent, 0, "");
+  if (const auto* change = std::get_if<Announce>(&decision)) return resize(*change);
   if (const auto* start = std::get_if<Start>(&decision)) return begin_generation(*start);
   if (const auto* end = std::get_if<End>(&decision)) return end_job(end->why);
   next_decision_ = std::get<WaitUntil>(decision).until;
@@ -187,11 +202,32 @@ void Coordinator::begin_generation(const Start& start) {
     nodes_lost_ += static_cast<int>(outcome_.nodes.size());
     if (start.change.spends_restart) {
       events_.restarting(outcome_, generation - 1, membership_.restarts_used());
+      if (!start.change.joined.empty()) events_.note(fmt::format("{} joined", fmt::join(start.change.joined, ", ")));
     } else if (events_.going_on) {
       events_.going_on(outcome_, generation, start.change);
     }
   }
   begin_attempt(start.roster);
+  if (generation > 0) return;
+  for (const int link : membership_.waiting()) links_.send(link, control::JoinTaken{.spare = true});
+}
+
+void Coordinator::resize(const Announce& change) {
+  for (const std::string& host : change.joining) events_.detail(fmt::format("{} is to join: ending the ranks", host));
+  for (const std::string& host : change.leaving) events_.detail(fmt::format("{} is to leave: ending the ranks", host));
+  next_decision_.reset();
+  follow(attempt_->supervisor().resize(SIGTERM, clock_()));
+}
+
+void Coordinator::release_unfit(const AttemptNode& node) {
+  const auto failure = std::find_if(outcome_.nodes.begin(), outcome_.nodes.end(),
+                                    [&](const NodeFailure& each) { return each.node_rank == node.rank; });
+  if (failure != outcome_.nodes.end()) release(node.link, failure->exit_status, failure->message);
+}
+
+void Coordinator::release(int link, int exit_status, const std::string& message) {
+  links_.send(link, control::Finish{.exit_status = exit_status, .message = message});
+  links_.drop(link);
 }
 
 void Coordinator::note_wait() {
@@ -199,7 +235,9 @@ void Coordinator::note_wait() {
   const MembershipRules& rules = membership_.rules();
   const int left = membership_.num_members();
   const std::string where = listening_at_.empty() ? "" : fmt::format(" at {}", fmt::join(listening_at_, ", "));
-  const std::string cause = outcome_.nodes.empty() ? "nodes were lost" : outcome_.nodes.front().message;
+  const std::string cause = !outcome_.nodes.empty() ? outcome_.nodes.front().message
+                            : outcome_.resized      ? "nodes have left"
+                                                    : "nodes were lost";
   events_.note(
       fmt::format("{}; {} node{} left, and --nnodes={}:{} needs {}: waiting for another ddprun{}, for {} s at most",
                   cause.substr(0, cause.find('\n')), left, left == 1 ? " is" : "s are", rules.min_nodes,
@@ -212,7 +250,15 @@ void Coordinator::end_job(End::Why why) {
   const auto timeout = std::chrono::duration_cast<std::chrono::seconds>(rules.join_timeout).count();
   if (why == Why::not_enough_came)
     return agents_lost(fmt::format("not all nodes joined within {} s", timeout), 1, waiting_hint());
-  if (why == Why::no_other_came) events_.note(fmt::format("no other node joined within {} s", timeout));
+  if (why == Why::no_other_came && !outcome_.nodes.empty())
+    events_.note(fmt::format("no other node joined within {} s", timeout));
+  if (outcome_.root_cause() == RootCause::none)  // nodes have left
+    outcome_.nodes.push_back({.host = "all nodes",
+                              .node_rank = -1,
+                              .num_ranks = 0,
+                              .message = fmt::format("nodes have left, and no other joined within {} s", timeout),
+                              .exit_status = 1,
+                              .time = clock_().wall});
   if (why == Why::crash_loop)
     events_.note(fmt::format(
         "{} generations in a row lost a node within {} s of their start: the job ends "
@@ -242,7 +288,13 @@ void Coordinator::finish() {
     phase_end_ = earlier(*phase_end_, end < least ? least : end);
   }
   links_.stop_listening();
+  release_spares();
   links_.send_to_all(control::Finish{.exit_status = exit_status()});
+}
+
+/// They have nothing to do with how the job has ended.
+void Coordinator::release_spares() {
+  for (const int link : membership_.waiting()) release(link, 0, "");
 }
 
 void Coordinator::job_timed_out() {

@@ -1,4 +1,6 @@
 // What the coordinator does with the messages of agents.
+#include <signal.h>
+
 #include <algorithm>
 #include <optional>
 #include <type_traits>
@@ -75,11 +77,22 @@ void Coordinator::handle(int link, const control::Message& message) {
 
 void Coordinator::handle_signal(int link, const control::SignalReceived& message) {
   // Slurm signals every agent of a step for one cause; only what one agent receives again is a further signal.
+  if (leaves(link, message)) return;
   const int count = ++signal_counts_[{link, message.signal}];
   int& taken = signals_taken_[message.signal];
   if (count <= taken) return;
   taken = count;
   signal_received(message.signal, message.by_slurm);
+}
+
+/// A signal to the agent of another process, which is not Slurm's to the step, is about its node alone.
+bool Coordinator::leaves(int link, const control::SignalReceived& message) {
+  const bool ends = message.signal == SIGTERM || message.signal == SIGINT;
+  if (!ends || message.by_slurm || link == own_link_ || phase_ >= Phase::finishing) return false;
+  if (!membership_.may_leave(link)) return false;
+  events_.detail(fmt::format("{} received {}: its node leaves", links_.peer(link), base::signal_name(message.signal)));
+  membership_.leave(link);
+  return true;
 }
 
 void Coordinator::handle_hello(int link, const control::Hello& hello) {
@@ -101,6 +114,7 @@ void Coordinator::handle_hello(int link, const control::Hello& hello) {
   events_.detail(
       fmt::format("{} has joined with {} rank{}", links_.peer(link), hello.nproc, hello.nproc == 1 ? "" : "s"));
   if (events_.agent_joined) events_.agent_joined(hello.order);
+  if (phase_ == Phase::attempting) return links_.send(link, control::JoinTaken{.spare = membership_.is_spare(link)});
   events_.joined(membership_.num_members(), membership_.rules().max_nodes);
 }
 
@@ -119,7 +133,7 @@ void Coordinator::handle_started(AttemptNode& node, const control::RanksStarted&
 }
 
 void Coordinator::handle_failed(AttemptNode& node, const control::AttemptFailed& message) {
-  restart_is_pointless_ = restart_is_pointless_ || !message.may_recover;
+  if (!message.may_recover) node.newcomer ? void(node.unfit = true) : void(restart_is_pointless_ = true);
   const bool noted = in(AttemptPhase::cleaning) && outcome_.success();  // by fail_node()
   fail_node(node, message.message, message.exit_status);
   if (!noted && !is_reported(node)) events_.note(message.message);
@@ -129,6 +143,7 @@ void Coordinator::handle_rank(int rank, const control::RankEnded& message) {
   const RankEnd& end = message.end;
   events_.detail(fmt::format("rank {} ended: {}", rank,
                              end.by_signal ? base::signal_name(end.code) : fmt::format("exit code {}", end.code)));
+  if (end.success()) membership_.rank_succeeded();
   if (events_.rank_ended) events_.rank_ended(rank, attempt_->node_with(rank).layout.host, end);
   if (!end.success() && attempt_->supervisor().outcome().failures.empty()) {
     for (AttemptNode& node : attempt_->nodes()) {
@@ -182,6 +197,8 @@ void Coordinator::fail_node(AttemptNode& node, const std::string& message, int e
     end_attempt();
   } else if (in(AttemptPhase::running)) {
     follow(attempt_->supervisor().node_failed(failure, node.first_rank, clock_()));
+  } else if (in(AttemptPhase::cleaning) && outcome_.resized) {
+    outcome_.nodes.push_back(failure);
   } else if (in(AttemptPhase::cleaning) && outcome_.success()) {
     // Its ranks had all ended well: only its processes are left, which the node itself must remove.
     events_.note(message);

@@ -20,6 +20,7 @@ void Coordinator::announce_end(int signal) {
   const bool by_signal = outcome.forwarded_signal != 0;
   const std::string cause = by_signal               ? base::signal_name(signal)
                             : outcome.timed_out     ? "--timeout"
+                            : outcome.resized       ? "nodes join or leave"
                             : outcome.nodes.empty() ? "a rank failed"
                                                     : "a node failed";
   const auto limit = attempt_->supervisor().next_deadline();

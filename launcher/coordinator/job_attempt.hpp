@@ -41,6 +41,8 @@ struct AttemptNode {
   std::int64_t pid;  ///< of the agent
   control::NodeLayout layout;
   NodeState state = NodeState::preparing;
+  bool newcomer = false;       ///< to a job that has run without it
+  bool unfit = false;          ///< a newcomer that cannot start its ranks, now or later
   bool silent_before = false;  ///< as in NodeFailure
   std::string description{};   ///< of RanksStarted
 

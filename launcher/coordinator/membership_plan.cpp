@@ -42,6 +42,8 @@ const Member* MembershipPlan::find(const Test& test) const {
 std::string MembershipPlan::join(int agent, const control::Hello& hello, Time now) {
   if (std::string why = why_not(hello); !why.empty()) return why;
   waiting_.push_back({.agent = agent, .hello = hello, .id = next_id_++});
+  last_join_ = now;
+  if (!first_join_) first_join_ = now;
   if (enough() && !last_call_) last_call_ = Deadline{now + rules_.last_call};
   return {};
 }
@@ -55,9 +57,13 @@ std::string MembershipPlan::why_not(const control::Hello& hello) const {
     return fmt::format("the agent on {} belongs to run '{}', but this is run '{}': give all agents the same --rdzv-id",
                        hello.host, hello.run_id, rules_.run_id);
   }
-  if (phase_ == Phase::live)
+  if (phase_ == Phase::live && !rules_.open())
     return fmt::format("run '{}' has already started; nodes cannot join a running job", rules_.run_id);
-  if (num_members() >= rules_.max_nodes) return fmt::format("the job already has its {} nodes", rules_.max_nodes);
+  if (phase_ != Phase::gathering && hello.nproc == 0) return fmt::format("{} cannot start ranks", hello.host);
+  if (num_members() >= rules_.max_nodes * (rules_.open() ? 2 : 1)) {
+    return fmt::format("the job already has its {} nodes{}", rules_.max_nodes,
+                       rules_.open() ? " and as many spares" : "");
+  }
   const Member* other = find([&](const Member& each) {
     const bool same_order = hello.order >= 0 && each.hello.order == hello.order;
     return same_order || (each.hello.role == hello.role && program_name(each.hello) != program_name(hello));
@@ -77,8 +83,24 @@ bool MembershipPlan::lost(int agent) {
     slot.reset();
     member = true;
   }
+  leaving_.erase(agent);
+  std::erase(released_, agent);
   if (!enough()) last_call_.reset();
   return member;
+}
+
+void MembershipPlan::leave(int agent) {
+  const Member* member = find([agent](const Member& each) { return each.agent == agent; });
+  if (member == nullptr) return;
+  const bool waits =
+      std::any_of(waiting_.begin(), waiting_.end(), [&](const Member& each) { return each.agent == agent; });
+  if (phase_ == Phase::live && !waits) {
+    leaving_.insert(agent);
+    return;
+  }
+  if (!waits) left_.push_back(member->hello.host);
+  lost(agent);
+  released_.push_back(agent);
 }
 
 bool MembershipPlan::will_not_come() {
@@ -88,11 +110,12 @@ bool MembershipPlan::will_not_come() {
 }
 
 void MembershipPlan::ended(GenerationEnd end, Time now) {
+  phase_ = Phase::between;
+  for (const int agent : std::exchange(leaving_, {})) leave(agent);
   goes_on_ = may_follow(end, now);
   const bool early = now - began_ < rules_.crash_loop.within;
   if (!early) short_lives_ = 0;
-  if (early && !spends_restart(end)) ++short_lives_;
-  phase_ = Phase::between;
+  if (early && end == GenerationEnd::node_failed && !spends_restart(end)) ++short_lives_;
   end_ = end;
   join_deadline_ = Deadline{now + rules_.join_timeout};
 }
@@ -100,7 +123,7 @@ void MembershipPlan::ended(GenerationEnd end, Time now) {
 // ---- decisions ----------------
 
 bool MembershipPlan::spends_restart(GenerationEnd end) const {
-  return end == GenerationEnd::rank_failed || !rules_.elastic();
+  return end == GenerationEnd::rank_failed || (end == GenerationEnd::node_failed && !rules_.elastic());
 }
 
 /// The generation that ends now is one too many.
@@ -110,13 +133,25 @@ bool MembershipPlan::is_crash_loop(Time now) const {
 }
 
 bool MembershipPlan::may_follow(GenerationEnd end, Time now) const {
-  return spends_restart(end) ? restarts_used_ < rules_.max_restarts : !is_crash_loop(now);
+  if (spends_restart(end)) return restarts_used_ < rules_.max_restarts;
+  return end == GenerationEnd::resized || !is_crash_loop(now);
+}
+
+bool MembershipPlan::may_leave(int agent) const {
+  if (!rules_.elastic() || !has_joined(agent)) return false;
+  const int left = num_members() - static_cast<int>(leaving_.size()) - (leaving_.contains(agent) ? 0 : 1);
+  return rules_.open() || left >= rules_.min_nodes;
 }
 
 Decision MembershipPlan::decide(Time now) {
+  if (!released_.empty()) {
+    const int agent = released_.back();
+    released_.pop_back();
+    return Release{agent};
+  }
   switch (phase_) {
     case Phase::gathering: return decide_gathering(now);
-    case Phase::live: break;
+    case Phase::live: return decide_live(now);
     case Phase::between: return decide_between(now);
   }
   return WaitUntil{};
@@ -129,43 +164,83 @@ Decision MembershipPlan::decide_gathering(Time now) {
   return WaitUntil{enough() ? last_call_ : join_deadline_};
 }
 
+Decision MembershipPlan::decide_live(Time now) {
+  const bool joins = admits_ && !waiting_.empty() && room() > 0;
+  if (announced_ || (leaving_.empty() && !joins)) return WaitUntil{};
+  if (leaving_.empty()) {
+    const Time due = std::min(last_join_ + rules_.scale_up_delay, first_join_.value_or(now) + rules_.scale_up_limit);
+    if (now < due) return WaitUntil{Deadline{due}};
+  }
+  announced_ = true;
+  Announce announce;
+  for (const Member& each : waiting_) {
+    if (static_cast<int>(announce.joining.size()) < room()) announce.joining.push_back(each.hello.host);
+  }
+  for (const std::optional<Member>& slot : slots_) {
+    if (slot && leaving_.contains(slot->agent)) announce.leaving.push_back(slot->hello.host);
+  }
+  return announce;
+}
+
 Decision MembershipPlan::decide_between(Time now) {
   if (!goes_on_) return End{spends_restart(*end_) ? End::Why::nothing_follows : End::Why::crash_loop};
   if (enough()) return start(now);
-  if (!rules_.elastic() || !rules_.replaceable) return End{End::Why::too_few_left};
+  if (!rules_.open()) return End{End::Why::too_few_left};
   if (now >= join_deadline_.when()) return End{End::Why::no_other_came};
   return WaitUntil{join_deadline_};
 }
 
 Start MembershipPlan::start(Time now) {
-  RosterChange change{.before = static_cast<int>(slots_.size()), .spends_restart = end_ && spends_restart(*end_)};
-  sort(waiting_);
-  auto next = waiting_.begin();
+  RosterChange change{.before = static_cast<int>(slots_.size()),
+                      .survivors = num_active(),
+                      .left = std::exchange(left_, {}),
+                      .spends_restart = end_ && spends_restart(*end_)};
+  const auto taken = std::min(waiting_.size(), static_cast<std::size_t>(room()));
+  const auto behind = waiting_.begin() + static_cast<std::ptrdiff_t>(taken);
+  std::vector<Member> newcomers(waiting_.begin(), behind);
+  waiting_.erase(waiting_.begin(), behind);
+  sort(newcomers);
+  std::set<int> new_ids;
+  for (const Member& each : newcomers) new_ids.insert(each.id);
+  auto next = newcomers.begin();
   for (std::optional<Member>& slot : slots_) {
-    if (slot) ++change.survivors;
-    if (!slot && next != waiting_.end()) slot = *next++;
+    if (!slot && next != newcomers.end()) slot = *next++;
   }
   std::erase_if(slots_, [](const std::optional<Member>& slot) { return !slot; });
-  slots_.insert(slots_.end(), next, waiting_.end());
-  if (change.spends_restart) ++restarts_used_;
+  slots_.insert(slots_.end(), next, newcomers.end());
   Roster roster{.generation = generation_++, .nodes = {}};
   for (const std::optional<Member>& slot : slots_) {
-    const bool is_new =
-        std::any_of(waiting_.begin(), waiting_.end(), [&](const Member& each) { return each.id == slot->id; });
-    if (is_new) change.joined.push_back(slot->hello.host);
+    if (new_ids.contains(slot->id)) change.joined.push_back(slot->hello.host);
     roster.nodes.push_back(*slot);
   }
-  waiting_.clear();
+  if (change.spends_restart) ++restarts_used_;
   phase_ = Phase::live;
   began_ = now;
+  announced_ = false;
+  admits_ = true;
+  first_join_.reset();
   return {.roster = std::move(roster), .change = std::move(change)};
 }
 
 // ---- facts ----------------
 
-int MembershipPlan::num_members() const {
-  const auto used = std::count_if(slots_.begin(), slots_.end(), [](const auto& slot) { return slot.has_value(); });
-  return static_cast<int>(used) + static_cast<int>(waiting_.size());
+int MembershipPlan::num_active() const {
+  return static_cast<int>(
+      std::count_if(slots_.begin(), slots_.end(), [](const std::optional<Member>& slot) { return slot.has_value(); }));
+}
+
+int MembershipPlan::num_members() const { return num_active() + static_cast<int>(waiting_.size()); }
+
+std::vector<int> MembershipPlan::waiting() const {
+  std::vector<int> agents;
+  for (const Member& each : waiting_) agents.push_back(each.agent);
+  return agents;
+}
+
+bool MembershipPlan::is_spare(int agent) const {
+  const auto found =
+      std::find_if(waiting_.begin(), waiting_.end(), [agent](const Member& each) { return each.agent == agent; });
+  return found != waiting_.end() && found - waiting_.begin() >= room();
 }
 
 bool MembershipPlan::has_joined(int agent) const {

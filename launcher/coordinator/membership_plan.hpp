@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <variant>
 #include <vector>
@@ -24,12 +25,16 @@ struct MembershipRules {
   std::string version;  ///< of libddp: the same on all nodes
   std::chrono::milliseconds join_timeout{600'000};
   std::chrono::milliseconds last_call{30'000};  ///< for more nodes, once min_nodes have joined, before the job starts
-  bool replaceable = false;  ///< agents are started one by one: another may come for one that is lost
+  bool replaceable = false;                     ///< agents are started one by one: others may come at any time
   int max_restarts = 0;
   CrashLoopLimit crash_loop{};
+  std::chrono::milliseconds scale_up_delay{2'000};   ///< for more nodes after one has joined a running job
+  std::chrono::milliseconds scale_up_limit{10'000};  ///< the same in all, after the first
 
   /// The job can go on with fewer or more nodes.
   bool elastic() const { return min_nodes < max_nodes; }
+  /// Nodes may join while it runs.
+  bool open() const { return elastic() && replaceable; }
 };
 
 struct Member {
@@ -48,6 +53,7 @@ struct Roster {
 enum class GenerationEnd {
   rank_failed,  ///< spends a restart
   node_failed,  ///< its agent was lost, or its ranks were lost by no fault of theirs: spends one only in a static job
+  resized,      ///< Announce
 };
 
 // Decisions.
@@ -56,6 +62,15 @@ enum class GenerationEnd {
 struct Start {
   Roster roster;
   RosterChange change;
+};
+/// The ranks of this generation are to end, as other nodes are to take part.
+struct Announce {
+  std::vector<std::string> joining;  ///< hosts
+  std::vector<std::string> leaving;
+};
+/// The agent takes no part any more.
+struct Release {
+  int agent;
 };
 /// Nothing is to be done but to call decide() again after an event, and at `until`.
 struct WaitUntil {
@@ -72,11 +87,12 @@ struct End {
   };
   Why why;
 };
-using Decision = std::variant<WaitUntil, Start, End>;
+using Decision = std::variant<WaitUntil, Start, Announce, Release, End>;
 
 /// A roster is a list of slots. Who survives keeps its place among the others; a newcomer takes the lowest free slot,
 /// so the one that comes for a lost node takes its place; slots that stay free are taken out. Agents are named by
-/// numbers that the caller chooses, and never uses again.
+/// numbers that the caller chooses, and never uses again. Whom a roster has no slot for is a spare, which waits for
+/// one.
 class MembershipPlan {
  public:
   using Time = Deadline::Clock::time_point;
@@ -89,6 +105,11 @@ class MembershipPlan {
   std::string join(int agent, const control::Hello& hello, Time now);
   /// @return whether it had joined
   bool lost(int agent);
+  /// A member is to take part in no further generation, where may_leave() says so. Release follows.
+  void leave(int agent);
+  /// A rank has ended well, so the job is about to end: whoever comes now waits for a further generation, if there is
+  /// one.
+  void rank_succeeded() { admits_ = false; }
   /// Before the start: a node will never come, so the job is complete without it, if the minimum can still be reached.
   /// @return whether it can
   bool will_not_come();
@@ -101,6 +122,8 @@ class MembershipPlan {
   /// last-call rule (B27): all places are taken, or the minimum is there and the last call is over. A later one needs
   /// only the minimum, and follows at once.
   Decision decide(Time now);
+  /// Whether a member may leave, because enough others are left or may come.
+  bool may_leave(int agent) const;
   /// Whether a generation may follow one that ends so, if there are enough nodes.
   bool may_follow(GenerationEnd end, Time now) const;
 
@@ -110,7 +133,11 @@ class MembershipPlan {
   /// The number of the agent that said @p order; nothing: none of the members.
   std::optional<int> agent_of(std::int64_t order) const;
   int num_members() const;
+  /// Agents of members that take no part in the last roster.
+  std::vector<int> waiting() const;
   int restarts_used() const { return restarts_used_; }
+  /// In a running job: it has joined, but all slots of the next roster are taken.
+  bool is_spare(int agent) const;
   const MembershipRules& rules() const { return rules_; }
   /// "2 of 4 nodes have joined: n0, n3".
   std::string describe() const;
@@ -126,10 +153,13 @@ class MembershipPlan {
   bool spends_restart(GenerationEnd end) const;
   bool is_crash_loop(Time now) const;
   std::string why_not(const control::Hello& hello) const;
+  int num_active() const;
+  int room() const { return rules_.max_nodes - num_active() + static_cast<int>(leaving_.size()); }
   /// The first member for which @p test holds; nullptr: none.
   template <class Test>
   const Member* find(const Test& test) const;
   Decision decide_gathering(Time now);
+  Decision decide_live(Time now);
   Decision decide_between(Time now);
   Start start(Time now);
 
@@ -137,8 +167,15 @@ class MembershipPlan {
   Phase phase_ = Phase::gathering;
   std::vector<std::optional<Member>> slots_;  ///< of the last roster; those that it has lost are empty
   std::vector<Member> waiting_;               ///< for the next one, in the order in which they came
-  int not_coming_ = 0;                        ///< nodes that the first roster does without
-  Deadline join_deadline_;                    ///< gathering and between
+  std::set<int> leaving_;                     ///< agents in slots that the next roster does without
+  std::vector<int> released_;                 ///< agents of which decide() has not said so
+  std::vector<std::string> left_;             ///< hosts, since the last roster
+  bool announced_ = false;                    ///< that this generation ends
+  bool admits_ = true;                        ///< this generation ends for nodes that join
+  std::optional<Time> first_join_;            ///< since the last roster
+  Time last_join_{};
+  int not_coming_ = 0;      ///< nodes that the first roster does without
+  Deadline join_deadline_;  ///< gathering and between
   std::optional<Deadline> last_call_;
   std::optional<GenerationEnd> end_;  ///< of the last generation
   bool goes_on_ = true;               ///< what may_follow() said then

@@ -140,6 +140,12 @@ SignalOrders Supervisor::job_timed_out(Moment now) {
   return phase_ == Phase::running ? examine(Phase::terminating, now) : terminate(SIGTERM, now);
 }
 
+SignalOrders Supervisor::resize(int signal, Moment now) {
+  if (phase_ != Phase::running || done()) return {};
+  outcome_.resized = true;
+  return terminate(signal, now);
+}
+
 SignalOrders Supervisor::examined(Moment now) {
   if (phase_ != Phase::examining) return {};
   return after_examination_ == Phase::killing ? kill(now) : terminate(SIGTERM, now);

@@ -60,6 +60,7 @@ inline constexpr std::size_t kMaxTraceBytes = std::size_t{64} << 20U;
 ///
 ///   running --first failure--> grace --failure_grace--> terminating --shutdown_timeout--> killing --> abandoned
 ///   running, grace --an ending signal to ddprun, PMIx_Abort, a lost node or --timeout--> terminating
+///   running --resize--> terminating
 ///   terminating --a second SIGINT--> killing
 ///   running --timeout--> examining --all stacks read, or the limit--> terminating
 ///   terminating --a second SIGQUIT--> examining --likewise--> killing
@@ -89,6 +90,9 @@ class Supervisor {
   SignalOrders signal_received(int signal, Moment now, bool by_slurm = false);
   /// --timeout expired; as signal_received().
   SignalOrders job_timed_out(Moment now);
+  /// All ranks are to end for another generation, on other nodes: how they end is no failure. Does nothing once a
+  /// failure or anything else ends them, or all have ended.
+  SignalOrders resize(int signal, Moment now);
   /// Somebody else (Slurm) ends the ranks, because one has failed: what ends from now on ends on request.
   void ranks_signalled(int signal, Moment now) {
     if (going_on()) terminate(signal, now);

@@ -44,6 +44,14 @@ void JobReporter::begin_event_log(const base::Environment& environment) {
                      [this](const std::string& text) { note(text); });
 }
 
+void JobReporter::add_generation(GenerationReason reason, const JobOutcome& outcome, const RosterChange& change) {
+  const auto now = std::chrono::system_clock::now();
+  if (generations_.empty()) generations_.push_back({.reason = GenerationReason::start, .time = start_});
+  GenerationFacts facts{.reason = reason, .change = change, .time = now};
+  for (const NodeFailure& node : outcome.nodes) facts.lost.push_back(node.host);
+  generations_.push_back(std::move(facts));
+}
+
 CoordinatorEvents JobReporter::events(const base::Environment& environment) {
   begin_event_log(environment);
   return {.detail =
@@ -76,13 +84,18 @@ CoordinatorEvents JobReporter::events(const base::Environment& environment) {
           .restarting =
               [this](const JobOutcome& outcome, int attempt, int restart) {
                 attempt_ = attempt + 1;
+                add_generation(GenerationReason::restart, outcome, {});
                 if (event_log_) event_log_->restart(outcome, attempt, restart);
                 note(format_restart_line(outcome, attempt, restart, options_.max_restarts));
               },
           .going_on =
               [this](const JobOutcome& outcome, int generation, const RosterChange& change) {
                 attempt_ = generation;
-                if (event_log_) event_log_->generation_started(outcome, generation, change);
+                const auto reason = !outcome.nodes.empty() ? GenerationReason::node_lost
+                                    : !change.left.empty() ? GenerationReason::node_left
+                                                           : GenerationReason::node_joined;
+                add_generation(reason, outcome, change);
+                if (event_log_) event_log_->generation_started(generation, generations_.back());
                 note(format_going_on_line(outcome, generation, change));
               },
           .rank_ended =
@@ -104,7 +117,8 @@ void JobReporter::report(const Coordinator& coordinator, const base::Environment
                               .restarts_used = coordinator.restarts_used(),
                               .max_restarts = options_.max_restarts,
                               .num_nodes = last != nullptr ? static_cast<int>(last->nodes().size()) : 0,
-                              .world_size = last != nullptr ? last->world_size() : 0};
+                              .world_size = last != nullptr ? last->world_size() : 0,
+                              .generations = generations_};
   const JobTimes times{.start = start_, .until_started = until_started_, .total = since(steady_start_)};
   std::string text = format_failure_report(outcome, context);
   if (!text.empty() && text.back() == '\n') text.pop_back();

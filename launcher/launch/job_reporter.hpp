@@ -35,12 +35,14 @@ class JobReporter {
  private:
   void note(const std::string& text);
 
+  void add_generation(GenerationReason reason, const JobOutcome& outcome, const RosterChange& change);
   void begin_event_log(const base::Environment& environment);
 
   const LaunchOptions& options_;
   std::optional<EventLog> event_log_;
   diagnostics::JobProgress progress_;
   int attempt_ = 0;
+  std::vector<GenerationFacts> generations_{};  ///< empty until there is a second one
   StatusLine status_;
   std::string description_;  ///< --dry-run: of all nodes
   std::chrono::system_clock::time_point start_;

@@ -189,7 +189,8 @@ class Process {
     // Strangers who crowd the listener must not use up the job's descriptors.
     // Each ssh has a pidfd, its output and, at first, its input.
     const int each = role_.role == LaunchRole::frontend && role_.by_hosts ? 4 : 1;
-    allow_connections(static_cast<rlim_t>(role_.nodes.max) * each + (listener ? control::kMaxPending : 0), 0);
+    const int spares = role_.role == LaunchRole::endpoint ? 2 : 1;
+    allow_connections(static_cast<rlim_t>(role_.nodes.max) * each * spares + (listener ? control::kMaxPending : 0), 0);
     CoordinatorOptions coordination = coordinator_options(options_, role_, environment_);
     coordination.peers = peers_;
     coordination.progress_interval = reporter_.progress_interval();
@@ -219,7 +220,7 @@ class Process {
     if (listener) coordinator_->listen(std::move(listener));
     if (role_.role == LaunchRole::frontend) return;
     control::ConnectionPair pair = control::make_pair();
-    coordinator_->add(control::Connection{std::move(pair.first), fmt::format("the agent on {}", job_->host)});
+    coordinator_->add_own(control::Connection{std::move(pair.first), fmt::format("the agent on {}", job_->host)});
     start_agent(control::Connection{std::move(pair.second), "the coordinator"});
   }
 

@@ -213,6 +213,8 @@ namespace {
 
 // Time for debuggers to read the symbols of all ranks of a node (gdb: seconds with libtorch's).
 constexpr std::chrono::seconds kStackLimit{25};
+// How often a running job waits for one more node before those that have come may begin.
+constexpr int kScaleUpDelays = 5;
 
 }  // namespace
 
@@ -230,7 +232,9 @@ CoordinatorOptions coordinator_options(const LaunchOptions& options, const RoleD
                          .last_call = rendezvous.last_call_timeout,
                          .replaceable = endpoint,
                          .max_restarts = options.max_restarts,
-                         .crash_loop = options.crash_loop},
+                         .crash_loop = options.crash_loop,
+                         .scale_up_delay = rendezvous.scale_up_delay,
+                         .scale_up_limit = kScaleUpDelays * rendezvous.scale_up_delay},
           .failure_grace = options.failure_grace,
           .shutdown_timeout = options.shutdown_timeout,
           .timeout = options.timeout,

@@ -49,6 +49,7 @@ struct RendezvousOptions {
   std::string run_id = "none";                          ///< --rdzv-id
   std::chrono::milliseconds join_timeout{600'000};      ///< until all nodes have joined
   std::chrono::milliseconds last_call_timeout{30'000};  ///< wait for more nodes once the fewest have joined
+  std::chrono::milliseconds scale_up_delay{2'000};      ///< the same after a node has joined a running job
   std::chrono::milliseconds read_timeout{60'000};       ///< wait for the endpoint to appear (torchrun B31)
   std::chrono::milliseconds static_timeout{900'000};    ///< "timeout": static rendezvous
   std::optional<bool> is_host;                          ///< this agent owns the endpoint; nothing: find out

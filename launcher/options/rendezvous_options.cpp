@@ -75,6 +75,11 @@ const std::array kKeys{
               rendezvous.last_call_timeout = cli::parse_seconds(option, text, cli::kOneYear);
             },
             ""},
+    ConfKey{"scale_up_delay",
+            [](const std::string& option, const std::string& text, RendezvousOptions& rendezvous) {
+              rendezvous.scale_up_delay = cli::parse_seconds(option, text, cli::kOneYear);
+            },
+            ""},
     ConfKey{"read_timeout", &set_time<&RendezvousOptions::read_timeout>, ""},
     ConfKey{"timeout", &set_time<&RendezvousOptions::static_timeout>, ""},
     ConfKey{"is_host",
@@ -219,12 +224,14 @@ void add_rendezvous_options(OptionTable& table, OptionDraft& draft) {
                  [&](const auto& source, const auto& text) { rendezvous.run_id = parse_run_id(source, text); })
       .torchrun();
   table
-      .add_value("--rdzv-conf", "KEY=VALUE,...",
-                 "Limits in seconds: join_timeout (600), last_call_timeout (30), read_timeout (60); for static, "
-                 "timeout (900) replaces the first and the last. is_host=1 or 0: whether this node is the endpoint.",
-                 [&](const auto& source, const auto& text) {
-                   parse_rendezvous_conf(source, text, rendezvous, draft.options.notices);
-                 })
+      .add_value(
+          "--rdzv-conf", "KEY=VALUE,...",
+          "Limits in seconds: join_timeout (600), last_call_timeout (30), scale_up_delay (2), read_timeout (60); "
+          "for static, timeout (900) replaces the first and the last. is_host=1 or 0: whether this node is the "
+          "endpoint.",
+          [&](const auto& source, const auto& text) {
+            parse_rendezvous_conf(source, text, rendezvous, draft.options.notices);
+          })
       .torchrun();
   table.add_flag(
       "--rdzv-insecure",

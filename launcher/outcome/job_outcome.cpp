@@ -43,7 +43,7 @@ RootCause JobOutcome::root_cause() const {
 
 int JobOutcome::exit_status() const {
   switch (root_cause()) {
-    case RootCause::none: return 0;
+    case RootCause::none: return resized ? kExitFailure : 0;
     case RootCause::node: return nodes.front().exit_status != 0 ? nodes.front().exit_status : kExitFailure;
     case RootCause::stopped_rank:
     case RootCause::rank: return failures.empty() ? kExitFailure : status_of(failures.front());

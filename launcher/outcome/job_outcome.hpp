@@ -119,6 +119,7 @@ struct JobOutcome {
   std::vector<EarlyEnd> early{};        ///< the first to end first; a hint, no failures
   int forwarded_signal = 0;  ///< the signal to ddprun that ended the job, perhaps one that was failing; 0: none
   bool timed_out = false;    ///< --timeout ended the job, likewise
+  bool resized = false;      ///< all ranks were ended so that others can go on, on other nodes; no failure by itself
   int ended_on_request = 0;  ///< ranks that ended after ddprun had asked them to
   int killed = 0;            ///< ranks that had to be killed
   int lost = 0;              ///< ranks whose node was lost while a signal or --timeout was ending the job
@@ -134,7 +135,7 @@ struct JobOutcome {
 
   bool success() const {
     return nodes.empty() && stopped.empty() && failures.empty() && forwarded_signal == 0 && !timed_out &&
-           unkillable.empty();
+           unkillable.empty() && !resized;
   }
   /// Signal @p signal ends the job. Ranks that had already ended by that very signal had got it too, as when Slurm
   /// signals a whole step: they are no failures then.

@@ -28,12 +28,10 @@ void EventLog::restart(const JobOutcome& outcome, int attempt, int restart) {
   write("restart", fields_text(json));
 }
 
-void EventLog::generation_started(const JobOutcome& outcome, int generation, const RosterChange& change) {
-  Json json = {{"attempt", generation},
-               {"survivors", change.survivors},
-               {"before", change.before},
-               {"joined", change.joined},
-               {"root_cause", root_cause_json(outcome)}};
+void EventLog::generation_started(int generation, const GenerationFacts& facts) {
+  Json json = {{"attempt", generation}};
+  json.update(generation_json(facts));
+  json.erase("time");  // the line has it
   write("generation_started", fields_text(json));
 }
 

@@ -18,8 +18,8 @@ class EventLog : public diagnostics::EventLog {
   void rank_ended(int attempt, int rank, const std::string& host, const RankEnd& end);
   void node_lost(int attempt, const NodeFailure& node);
   void restart(const JobOutcome& outcome, int attempt, int restart);
-  /// Without a restart: @p outcome is of the generation before.
-  void generation_started(const JobOutcome& outcome, int generation, const RosterChange& change);
+  /// Without a restart.
+  void generation_started(int generation, const GenerationFacts& facts);
   /// @param known how all ranks have ended; else neither success nor an exit status is claimed where none has failed
   void job_ended(const JobOutcome& outcome, int attempt, int restarts_used, std::chrono::milliseconds total,
                  bool known = true);

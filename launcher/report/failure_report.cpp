@@ -285,9 +285,19 @@ std::string format_restart_line(const JobOutcome& outcome, int attempt, int rest
 }
 
 std::string format_going_on_line(const JobOutcome& outcome, int generation, const RosterChange& change) {
-  return fmt::format("{}; {} of {} {}{}{} (generation {}, no restart spent)", summary(outcome), change.survivors,
-                     plural(change.before, "node"), change.survivors == 1 ? "continues" : "continue",
-                     change.joined.empty() ? "" : " with ", fmt::join(change.joined, ", "), generation);
+  std::vector<std::string> causes;
+  if (outcome.root_cause() != RootCause::none) causes.push_back(summary(outcome));
+  if (!change.left.empty()) causes.push_back(fmt::format("{} left", fmt::join(change.left, ", ")));
+  const bool only_joined = causes.empty();
+  if (only_joined) causes.push_back(fmt::format("{} joined", fmt::join(change.joined, ", ")));
+  std::string with;
+  if (only_joined) {
+    with = change.joined.size() == 1 ? " with it" : " with them";
+  } else if (!change.joined.empty()) {
+    with = fmt::format(" with {}", fmt::join(change.joined, ", "));
+  }
+  return fmt::format("{}; {} of {} {}{} (generation {}, no restart spent)", fmt::join(causes, "; "), change.survivors,
+                     plural(change.before, "node"), change.survivors == 1 ? "continues" : "continue", with, generation);
 }
 
 }  // namespace ddp::launcher

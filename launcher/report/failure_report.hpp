@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "outcome/job_outcome.hpp"
 #include "outcome/roster_change.hpp"
@@ -16,8 +17,9 @@ struct ReportContext {
   int max_restarts = 0;
   int num_nodes = 1;
   int world_size = 0;
-  std::string launcher = "ddprun";  ///< who says so
-  std::string ended_by = "ddprun";  ///< who has ended the other ranks
+  std::vector<GenerationFacts> generations{};  ///< all; empty: there is only the first
+  std::string launcher = "ddprun";             ///< who says so
+  std::string ended_by = "ddprun";             ///< who has ended the other ranks
 };
 
 /// In torchrun's layout, but with the root cause before the other failures: visible without scrolling, and kept by a
@@ -32,8 +34,9 @@ std::string highlighted(std::string report);
 /// restarting (restart 1 of at most 2)". @p restart: the number of the one that follows, from 1.
 std::string format_restart_line(const JobOutcome& outcome, int attempt, int restart, int max_restarts);
 
-/// The same where no restart is spent: "node n2: the connection to ddprun's agent on n2 (pid 7) was lost: it was
-/// closed; 3 of 4 nodes continue with n5 (generation 5, no restart spent)". @param generation the one that follows
+/// The same where no restart is spent: "n5 joined; 3 of 3 nodes continue with it (generation 5, no restart spent)", or
+/// "node n2: the connection to ddprun's agent on n2 (pid 7) was lost: it was closed; 3 of 4 nodes continue with n5 ...".
+/// @param generation the one that follows
 std::string format_going_on_line(const JobOutcome& outcome, int generation, const RosterChange& change);
 
 }  // namespace ddp::launcher

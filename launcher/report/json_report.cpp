@@ -25,6 +25,8 @@ std::string format_json_report(const JobOutcome& outcome, const ReportContext& c
                    {"start", time_text(times.start)},
                    {"seconds_until_started", seconds(times.until_started)},
                    {"seconds_total", seconds(times.total)}};
+  document["generations"] = Json::array();
+  for (const GenerationFacts& each : context.generations) document["generations"].push_back(generation_json(each));
   document.update(outcome_json(outcome));
   return document.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }

@@ -1,5 +1,7 @@
 #include "report/outcome_json.hpp"
 
+#include <array>
+
 #include "base/process.hpp"
 #include "outcome/error_file.hpp"
 #include "report/seconds.hpp"
@@ -118,6 +120,17 @@ Json root_cause_json(const JobOutcome& outcome) {
     case RootCause::unkillable: return of_rank("unkillable", outcome.unkillable.front());
   }
   return nullptr;
+}
+
+Json generation_json(const GenerationFacts& generation) {
+  constexpr std::array kReasons{"start", "restart", "node_lost", "node_left", "node_joined"};
+  return {{"reason", kReasons.at(static_cast<std::size_t>(generation.reason))},
+          {"time", time_text(generation.time)},
+          {"nodes_before", generation.change.before},
+          {"survivors", generation.change.survivors},
+          {"joined", generation.change.joined},
+          {"left", generation.change.left},
+          {"lost", generation.lost}};
 }
 
 Json outcome_json(const JobOutcome& outcome) {

@@ -7,6 +7,7 @@
 
 #include "diagnostics/metrics/event_log.hpp"
 #include "outcome/job_outcome.hpp"
+#include "outcome/roster_change.hpp"
 
 namespace ddp::launcher {
 
@@ -20,6 +21,9 @@ Json node_json(const NodeFailure& node);
 
 /// Its kind, and where: the first entry of the list that the kind names. Null for success.
 Json root_cause_json(const JobOutcome& outcome);
+
+/// Why a generation began, and on which nodes.
+Json generation_json(const GenerationFacts& generation);
 
 /// An object of all else; docs/reference/ddprun.md describes its fields. Lists all failures.
 Json outcome_json(const JobOutcome& outcome);

@@ -1,5 +1,6 @@
 #!/usr/bin/env bats
-# Jobs with --nnodes MIN:MAX whose ddpruns are started by hand, all on this host: what follows when nodes are lost.
+# Jobs with --nnodes MIN:MAX whose ddpruns are started by hand, all on this host: what follows when nodes are
+# lost, join and leave.
 
 load ddprun_agents_fixture
 
@@ -99,4 +100,112 @@ ends_well() {
   eventually 20 all_gone
   rejects 2 "'3' is not N:SECONDS; give 3:60, or 0 for no limit" --crash-loop 3 true
   rejects 2 "'0'" --crash-loop 3:0 true
+}
+
+# join NAME NODES OPTION...: another agent, once the ranks run.
+join() {
+  local name=$1 nodes=$2
+  shift 2
+  start_agent "$name" --nnodes "$nodes" "${meet[@]}" --shutdown-timeout 5 "$@" sh -c "$elastic"
+}
+
+@test "late nodes join together, behind the others, without a restart" {
+  run_nodes 1:4 a
+  join b 1:4
+  join c 1:4
+  eventually 30 run_in 1 3
+  run_in 2 0
+  ends_well a b c
+  [ "$(grep -cE '^1 [0-2]/3 0 ' <<<"$output")" -eq 3 ]
+  [[ $output == *"the job is running; this node joins when its ranks have ended to start again"* ]]
+  [[ $output == *" joined; 1 of 1 node continues with them (generation 1, no restart spent)"* ]]
+}
+
+@test "a full job keeps a spare, which takes the place of a lost node; one that is not needed exits with 0" {
+  run_nodes 1:2 a b
+  join c 1:2
+  eventually 20 agent_said c "it has all its nodes, so this one is a spare for one that is lost"
+  join d 1:2
+  eventually 20 agent_said d "this one is a spare"
+  run -1 "$DDPRUN" --nnodes 1:2 "${meet[@]}" true
+  [[ $output == *"the job already has its 2 nodes and as many spares"* ]]
+  lose b
+  eventually 30 run_in 1 2
+  ends_well a c d
+  [ "$(grep -cE '^1 [01]/2 0 ' <<<"$output")" -eq 2 ]
+  [[ $output == *"1 of 2 nodes continues with $(hostname) (generation 1, no restart spent)"* ]]
+}
+
+@test "SIGTERM or Ctrl-C to an agent that does not lead is its node's leave; to the one that leads it is the end" {
+  for signal in TERM INT; do
+    rm -f "$NOTES"/*
+    port=$(free_port)
+    meet[3]=localhost:$port
+    run_nodes 1:3 a b c
+    kill -$signal "${agents[c]}"
+    finish_agent c
+    [ "$status" -eq 0 ]
+    eventually 30 run_in 1 2
+    eventually 20 agent_said a " left; 2 of 3 nodes continue (generation 1, no restart spent)"
+    if [ $signal = TERM ]; then
+      ends_well a b
+    else
+      kill -TERM "${agents[a]}"
+      for name in a b; do
+        finish_agent $name
+        [ "$status" -eq 143 ]
+      done
+    fi
+    eventually 20 all_gone
+  done
+}
+
+@test "with --nnodes N, SIGTERM to any agent ends the job, and late nodes are refused" {
+  for name in a b; do
+    start_agent $name --nnodes 2 "${meet[@]}" --shutdown-timeout 5 sh -c "$elastic"
+    eventually 20 listening
+  done
+  eventually 30 run_in 0 2
+  run -1 "$DDPRUN" --nnodes 2 "${meet[@]}" sh -c "$elastic"
+  [[ $output == *"nodes cannot join a running job"* ]]
+  kill -TERM "${agents[b]}"
+  for name in a b; do
+    finish_agent $name
+    [ "$status" -eq 143 ]
+  done
+}
+
+@test "a newcomer that cannot start its ranks leaves with its error, and interrupts nobody" {
+  run_nodes 1:3 a
+  run -127 env PATH=/nonexistent "$DDPRUN" --nnodes 1:3 "${meet[@]}" sh -c "$elastic"
+  [[ $output == *"cannot start ranks"*"'sh'"* ]]
+  sleep 3
+  run_in 1 0
+  ends_well a
+}
+
+@test "the report and the event log list generations with their reasons" {
+  start_agent a --nnodes 1:2 "${meet[@]}" --rdzv-conf last_call_timeout=1 --shutdown-timeout 5 --report-json report.json \
+    --event-log events.jsonl sh -c "$elastic"
+  eventually 20 listening
+  eventually 30 run_in 0 1
+  join b 1:2
+  eventually 30 run_in 1 2
+  kill -TERM "${agents[b]}"
+  finish_agent b
+  eventually 30 run_in 2 1
+  ends_well a
+  python3 - "$(hostname)" <<'CHECK'
+import json, sys
+host = sys.argv[1]
+report = json.load(open("report.json"))
+generations = report["generations"]
+assert [each["reason"] for each in generations] == ["start", "node_joined", "node_left"], generations
+assert generations[1]["joined"] == [host] and generations[1]["survivors"] == 1, generations
+assert generations[2]["left"] == [host] and generations[2]["lost"] == [], generations
+assert report["success"] and report["attempt"] == 2, report
+events = [json.loads(line) for line in open("events.jsonl")]
+started = [each for each in events if each["event"] == "generation_started"]
+assert [(each["attempt"], each["reason"]) for each in started] == [(1, "node_joined"), (2, "node_left")], started
+CHECK
 }

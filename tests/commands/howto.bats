@@ -88,6 +88,13 @@ use_library() {
   page_block "$root/README.md" cpp >train.cpp
 }
 
+@test "howto: nodes that join and leave during a job" {
+  export XDG_CONFIG_HOME=$BATS_TEST_TMPDIR/config DDP_MUNGE_SOCKET=$BATS_TEST_TMPDIR/no-munge
+  ENDPOINT=localhost:$(python3 -c 'import socket; s = socket.socket(); s.bind(("", 0)); print(s.getsockname()[1])')
+  export ENDPOINT
+  howto elastic
+}
+
 @test "howto: C++ and libtorch" {
   use_library
   howto cpp

@@ -86,7 +86,8 @@ std::vector<Row> rows() {
           {control::Input{.data = {std::byte{1}}, .end = false}, Taker::agent},
           {control::InputTaken{.bytes = 1}, Taker::attempt},
           {control::StepTasks{.ranks = {0}}, Taker::attempt},
-          {control::RankEndNoted{.epoch = kEpoch}, Taker::attempt}};
+          {control::RankEndNoted{.epoch = kEpoch}, Taker::attempt},
+          {control::JoinTaken{.spare = true}, Taker::agent}};
 }
 
 TEST(AgentMessages, AllAreInTheTable) {

@@ -36,6 +36,8 @@ inline std::string describe(const control::Message& message) {
     text += fmt::format(" {}", end->drain_ms);
   } else if (const auto* resting = std::get_if<control::Resting>(&message)) {
     text += resting->rests ? " yes" : " no";
+  } else if (const auto* taken = std::get_if<control::JoinTaken>(&message)) {
+    text += taken->spare ? " as a spare" : "";
   } else if (const auto* finish = std::get_if<control::Finish>(&message)) {
     text += fmt::format(" {}", finish->exit_status);
   }
@@ -76,6 +78,7 @@ class CoordinatorJob {
   }
 
   CoordinatorOptions options;  ///< until connect()
+  bool own_agent = false;      ///< that of link 0 is in the coordinator's process; until connect()
   Texts notes;
   Texts starts;  ///< "2 of 4 on 2"
   Texts descriptions;
@@ -90,7 +93,8 @@ class CoordinatorJob {
   int connect() {
     if (!coordinator_) make_coordinator();
     control::ConnectionPair pair = control::make_pair();
-    coordinator_->add(control::Connection{std::move(pair.first), "an agent"});
+    control::Connection agent{std::move(pair.first), "an agent"};
+    own_agent&& agents_.empty() ? coordinator_->add_own(std::move(agent)) : coordinator_->add(std::move(agent));
     agents_.emplace_back(std::in_place, std::move(pair.second), "the coordinator");
     return static_cast<int>(agents_.size()) - 1;
   }
@@ -191,6 +195,7 @@ class CoordinatorJob {
     events.going_on = [this](const JobOutcome&, int generation, const RosterChange& change) {
       goings.push_back(fmt::format("generation {}: {} of {}{}{}", generation, change.survivors, change.before,
                                    change.joined.empty() ? "" : ", with ", fmt::join(change.joined, ", ")));
+      for (const std::string& host : change.left) goings.back() += ", without " + host;
     };
     events.input_wanted = [this](bool anew) { inputs.push_back(anew ? "wanted anew" : "wanted"); };
     events.input_taken = [this](std::int64_t bytes) { inputs.push_back(fmt::format("taken {}", bytes)); };

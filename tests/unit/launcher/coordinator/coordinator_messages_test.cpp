@@ -58,7 +58,8 @@ std::vector<control::Message> messages(int epoch) {
           control::Input{.data = {std::byte{1}}, .end = false},
           control::InputTaken{.bytes = 1},
           control::StepTasks{.ranks = {0}},
-          control::RankEndNoted{.epoch = epoch}};
+          control::RankEndNoted{.epoch = epoch},
+          control::JoinTaken{.spare = true}};
 }
 
 struct Answer {

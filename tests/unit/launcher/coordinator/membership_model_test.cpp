@@ -14,7 +14,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr int kSequences = 100'000;
-constexpr int kEvents = 16;
+constexpr int kEvents = 20;
 
 /// A coordinator that does what the plan decides, with agents that come, are lost and fail at random.
 class Model {
@@ -52,24 +52,37 @@ class Model {
   }
 
   void happen() {
-    now_ += std::chrono::seconds(pick(0, 40));
-    switch (pick(0, 5)) {
+    now_ += std::chrono::seconds(pick(0, 3) == 0 ? pick(0, 40) : pick(0, 3));
+    switch (pick(0, 8)) {
       case 0:
       case 1: return join();
       case 2: return lose();
       case 3: return end(GenerationEnd::rank_failed);
       case 4: return end(GenerationEnd::node_failed);
+      case 5: return leave();
+      case 6:
+        if (announced_) end(GenerationEnd::resized);
+        return;
+      case 7:
+        if (live_ && pick(0, 3) == 0) {
+          plan_.rank_succeeded();
+          admits_ = false;
+        }
+        return;
       default:
         if (wait_) now_ = std::max(now_, wait_->when());
     }
   }
   void join() {
     const int agent = next_agent_++;
-    control::Hello hello{.version = "1", .run_id = "run", .host = "n" + std::to_string(pick(0, 9))};
+    const control::Hello hello{
+        .version = "1", .run_id = "run", .host = "n" + std::to_string(pick(0, 9)), .nproc = pick(0, 9) == 0 ? 0 : 1};
     if (plan_.join(agent, hello, now_).empty()) {
-      require(!live_, "no node joins a running job");
+      require(!live_ || rules_.open(), "no node joins a running job of other kinds");
+      require(generation_ == 0 || hello.nproc > 0, "no node without ranks joins a running job");
       joined_.insert(agent);
     }
+    require(static_cast<int>(joined_.size()) <= rules_.max_nodes * (rules_.open() ? 2 : 1), "there are so many spares");
     require(plan_.num_members() == static_cast<int>(joined_.size()), "it knows its members");
   }
   void lose() {
@@ -79,11 +92,21 @@ class Model {
     require(plan_.lost(agent), "a member is known");
     require(!plan_.lost(agent), "a lost one is not");
     joined_.erase(victim);
-    if (live_) end(GenerationEnd::node_failed);
+    leaving_.erase(agent);
+    if (live_ && std::find(roster_.begin(), roster_.end(), agent) != roster_.end()) end(GenerationEnd::node_failed);
+  }
+  void leave() {
+    if (joined_.empty()) return;
+    const int agent = *std::next(joined_.begin(), pick(0, static_cast<int>(joined_.size()) - 1));
+    const bool may = plan_.may_leave(agent);
+    require(may || !rules_.open(), "where others may come, all may leave");
+    if (!may) return;
+    plan_.leave(agent);
+    leaving_.insert(agent);
   }
   void end(GenerationEnd why) {
     if (!live_) return;
-    live_ = false;
+    live_ = announced_ = false;
     end_ = why;
     may_follow_ = plan_.may_follow(why, now_);
     plan_.ended(why, now_);
@@ -91,9 +114,17 @@ class Model {
 
   void obey() {
     const int used = plan_.restarts_used();
-    const Decision decision = plan_.decide(now_);
+    Decision decision = plan_.decide(now_);
+    for (; !broken_ && std::holds_alternative<Release>(decision); decision = plan_.decide(now_))
+      released(std::get<Release>(decision).agent);
     wait_.reset();
-    if (const auto* wait = std::get_if<WaitUntil>(&decision)) {
+    if (std::holds_alternative<Announce>(decision)) {
+      const auto& change = std::get<Announce>(decision);
+      require(live_ && !announced_, "a change is announced once");
+      require(admits_ || change.joining.empty() || !change.leaving.empty(), "nobody joins a job that ends");
+      require(!change.joining.empty() || !change.leaving.empty(), "a change has a cause");
+      announced_ = true;
+    } else if (const auto* wait = std::get_if<WaitUntil>(&decision)) {
       require(plan_.restarts_used() == used, "waiting spends no restart");
       require(live_ || (wait->until && wait->until->when() > now_), "it always waits for something, later");
       wait_ = wait->until;
@@ -102,6 +133,12 @@ class Model {
     } else {
       ended(std::get<End>(decision).why);
     }
+  }
+
+  void released(int agent) {
+    const bool runs = live_ && std::find(roster_.begin(), roster_.end(), agent) != roster_.end();
+    require(!runs, "who has ranks is not released");
+    require(leaving_.erase(agent) == 1 && joined_.erase(agent) == 1, "only who wants to leave is released, once");
   }
 
   void started(const Start& begin, int used) {
@@ -119,18 +156,22 @@ class Model {
       require(known->second == node.id, "an agent keeps its number");
       if (std::find(roster_.begin(), roster_.end(), node.agent) != roster_.end()) survivors.push_back(node.agent);
     }
-    require(agents.size() == joined_.size(), "every member takes part");
+    const auto most = std::min(joined_.size(), static_cast<std::size_t>(rules_.max_nodes));
+    require(agents.size() == most, "all members take part for whom there is a place");
+    require(leaving_.empty(), "who wanted to leave has left");
+    require(plan_.waiting().size() == joined_.size() - most, "the others are spares");
     check_order(nodes, survivors);
     require(begin.change.survivors == static_cast<int>(survivors.size()), "survivors are counted");
     require(begin.change.before == static_cast<int>(roster_.size()), "the nodes before are counted");
     require(static_cast<int>(begin.change.joined.size()) == size - begin.change.survivors, "newcomers are named");
-    const bool spends = end_ && (*end_ == GenerationEnd::rank_failed || !rules_.elastic());
+    const bool spends =
+        end_ && (*end_ == GenerationEnd::rank_failed || (*end_ == GenerationEnd::node_failed && !rules_.elastic()));
     require(plan_.restarts_used() == used + (spends ? 1 : 0), "a restart is spent by a failed rank alone");
     require(plan_.restarts_used() <= rules_.max_restarts, "not more than there are");
     require(!end_ || may_follow_, "what may not follow does not");
     roster_.clear();
     for (const Member& node : nodes) roster_.push_back(node.agent);
-    live_ = true;
+    live_ = admits_ = true;
   }
   /// Survivors keep their order, and their places where newcomers fill all gaps.
   void check_order(const std::vector<Member>& nodes, const std::vector<int>& survivors) {
@@ -151,9 +192,8 @@ class Model {
       case End::Why::not_enough_came: return require(generation_ == 0 && !enough, "too few came");
       case End::Why::nothing_follows:
         return require(!may_follow_ && plan_.restarts_used() == rules_.max_restarts, "no restart is left");
-      case End::Why::too_few_left:
-        return require(may_follow_ && !enough && !(rules_.replaceable && rules_.elastic()), "no other can come");
-      case End::Why::no_other_came: return require(may_follow_ && !enough && rules_.replaceable, "no other came");
+      case End::Why::too_few_left: return require(may_follow_ && !enough && !rules_.open(), "no other can come");
+      case End::Why::no_other_came: return require(may_follow_ && !enough && rules_.open(), "no other came");
       case End::Why::crash_loop:
         return require(rules_.crash_loop.generations > 0 && generation_ >= rules_.crash_loop.generations,
                        "a crash loop needs as many generations");
@@ -165,12 +205,15 @@ class Model {
   MembershipRules rules_;
   MembershipPlan plan_;
   std::set<int> joined_;
+  std::set<int> leaving_;
   std::vector<int> roster_;  ///< agents of the last generation, by slot
   std::map<int, int> ids_;   ///< by agent
   std::optional<Deadline> wait_;
   std::optional<GenerationEnd> end_;
   bool may_follow_ = true;
   bool live_ = false;
+  bool announced_ = false;
+  bool admits_ = true;
   bool over_ = false;
   bool broken_ = false;
   std::string why_;

@@ -260,6 +260,104 @@ TEST(MembershipPlanTest, NodesThatAreLostAgainAndAgainEndTheJob) {
   for (const char node : {'a', 'b', 'c', 'd', 'e', 'f', 'g', 'h'}) EXPECT_TRUE(lose(node, 1s));
 }
 
+/// What it announces: "+" and hosts that join, "-" and those that leave.
+std::vector<std::string> announced(MembershipPlan& membership, Time now) {
+  const Decision decision = membership.decide(now);
+  const auto* change = std::get_if<Announce>(&decision);
+  std::vector<std::string> texts;
+  if (change == nullptr) return texts;
+  for (const std::string& host : change->joining) texts.push_back("+" + host);
+  for (const std::string& host : change->leaving) texts.push_back("-" + host);
+  return texts;
+}
+
+TEST(MembershipPlanTest, NodesThatJoinARunningJobAreTakenInTogether) {
+  MembershipPlan membership = running(open_rules(1, 5), "ab");
+  const Time now = kStart + 100s;
+  EXPECT_EQ(membership.join('x', hello("x"), now), "");
+  EXPECT_EQ(waits(membership, now), now + 2s);
+  EXPECT_EQ(membership.join('0', hello("0"), now + 1s), "");
+  EXPECT_EQ(waits(membership, now + 2s), now + 3s);
+  EXPECT_THAT(announced(membership, now + 3s), ElementsAre("+x", "+0"));
+  EXPECT_EQ(waits(membership, now + 4s), std::nullopt) << "the ranks are ending";
+  membership.ended(GenerationEnd::resized, now + 5s);
+  const auto second = start(membership, now + 5s);
+  EXPECT_THAT(hosts(second), ElementsAre("a", "b", "0", "x"));
+  EXPECT_THAT(second->change.joined, ElementsAre("0", "x"));
+  EXPECT_EQ(second->change.survivors, 2);
+  EXPECT_FALSE(second->change.spends_restart);
+}
+
+TEST(MembershipPlanTest, ThoseWhoComeOneByOneAreNotWaitedForLongerThanTenSeconds) {
+  MembershipPlan membership = running(open_rules(1, 99), "a");
+  Time now = kStart + 100s;
+  for (int agent = 1000; agent < 1009; ++agent, now += 1s) {
+    membership.join(agent, hello("n" + std::to_string(agent)), now);
+    EXPECT_THAT(announced(membership, now), testing::IsEmpty());
+  }
+  membership.join(1009, hello("last"), now);
+  EXPECT_EQ(waits(membership, now), kStart + 110s);
+  EXPECT_EQ(announced(membership, kStart + 110s).size(), 10U);
+}
+
+TEST(MembershipPlanTest, AFullJobKeepsASpareWhichTakesTheLostNodesPlace) {
+  MembershipPlan membership = running(open_rules(1, 2), "ab");
+  for (const char name : {'x', 'y'}) EXPECT_EQ(membership.join(name, hello(std::string(1, name)), kStart + 100s), "");
+  EXPECT_THAT(membership.join('z', hello("z"), kStart + 100s), HasSubstr("2 nodes and as many spares"));
+  EXPECT_TRUE(membership.is_spare('x'));
+  EXPECT_THAT(membership.waiting(), ElementsAre('x', 'y'));
+  EXPECT_EQ(waits(membership, kStart + 200s), std::nullopt);
+  membership.lost('a');
+  membership.ended(GenerationEnd::node_failed, kStart + 200s);
+  EXPECT_THAT(hosts(start(membership, kStart + 200s)), ElementsAre("x", "b"));
+  EXPECT_THAT(membership.waiting(), ElementsAre('y'));
+}
+
+TEST(MembershipPlanTest, AMemberThatLeavesIsReleasedOnceItsRanksHaveEnded) {
+  MembershipPlan membership = running(open_rules(2, 3), "abc");
+  EXPECT_TRUE(membership.may_leave('b'));
+  membership.leave('b');
+  EXPECT_THAT(announced(membership, kStart + 1s), ElementsAre("-b"));
+  membership.ended(GenerationEnd::resized, kStart + 2s);
+  const Decision decision = membership.decide(kStart + 2s);
+  ASSERT_TRUE(std::holds_alternative<Release>(decision));
+  EXPECT_EQ(std::get<Release>(decision).agent, 'b');
+  const auto second = start(membership, kStart + 2s);
+  EXPECT_THAT(hosts(second), ElementsAre("a", "c"));
+  EXPECT_THAT(second->change.left, ElementsAre("b"));
+  membership.leave('c');
+  membership.ended(GenerationEnd::resized, kStart + 3s);
+  EXPECT_TRUE(std::holds_alternative<Release>(membership.decide(kStart + 3s)));
+  EXPECT_EQ(waits(membership, kStart + 3s), kStart + 603s) << "below the minimum it waits for another";
+}
+
+TEST(MembershipPlanTest, WhoMayLeave) {
+  MembershipPlan fixed = running(rules(2, 2), "ab");
+  EXPECT_FALSE(fixed.may_leave('a'));
+  MembershipPlan allocation = running(rules(2, 3), "abc");
+  EXPECT_TRUE(allocation.may_leave('a'));
+  EXPECT_FALSE(allocation.may_leave('x')) << "unknown";
+  allocation.leave('a');
+  EXPECT_TRUE(allocation.may_leave('a')) << "it does";
+  EXPECT_FALSE(allocation.may_leave('b')) << "too few would be left, and no other can come";
+}
+
+TEST(MembershipPlanTest, AJobThatIsAboutToEndTakesInNobody) {
+  MembershipPlan membership = running(open_rules(1, 3), "ab");
+  membership.rank_succeeded();
+  EXPECT_EQ(membership.join('x', hello("x"), kStart + 1s), "");
+  EXPECT_EQ(waits(membership, kStart + 100s), std::nullopt);
+  membership.ended(GenerationEnd::node_failed, kStart + 101s);
+  EXPECT_THAT(hosts(start(membership, kStart + 101s)), ElementsAre("a", "b", "x"));
+}
+
+TEST(MembershipPlanTest, ANodeWithoutRanksDoesNotJoinARunningJob) {
+  MembershipPlan membership = running(open_rules(1, 3), "ab");
+  auto empty = hello("x");
+  empty.nproc = 0;
+  EXPECT_EQ(membership.join('x', empty, kStart + 1s), "x cannot start ranks");
+}
+
 TEST(MembershipPlanTest, WhoComesBackIsAnotherMember) {
   MembershipPlan membership = running(open_rules(2, 2 + 1), "ab");
   membership.lost('a');

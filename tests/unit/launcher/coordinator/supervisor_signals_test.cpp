@@ -97,5 +97,44 @@ TEST_F(SupervisorTest, AnEndingSignalEndsAlsoWhereItIsForwarded) {
   EXPECT_EQ(other.outcome().exit_status(), 128 + SIGUSR1);
 }
 
+// ---- another generation ----------------
+
+TEST_F(SupervisorTest, ForAnotherGenerationAllRanksEndAndNoneHasFailed) {
+  EXPECT_THAT(supervisor_.resize(SIGTERM, at(seconds(0))), ElementsAre(to_groups(SIGTERM), to_groups(SIGCONT)));
+  EXPECT_THAT(supervisor_.resize(SIGTERM, at(seconds(1))), IsEmpty());
+  end(0, exited(0), seconds(1));
+  end(1, exited(1), seconds(1));
+  end(2, died(SIGTERM), seconds(1));
+  EXPECT_TRUE(supervisor_.done());
+  const JobOutcome& outcome = supervisor_.outcome();
+  EXPECT_TRUE(outcome.resized);
+  EXPECT_FALSE(outcome.success());
+  EXPECT_THAT(outcome.failures, IsEmpty());
+  EXPECT_EQ(outcome.root_cause(), RootCause::none);
+  EXPECT_EQ(outcome.exit_status(), 1) << "if no other generation follows";
+}
+
+TEST_F(SupervisorTest, RanksThatDoNotEndForAnotherGenerationAreKilled) {
+  supervisor_.resize(SIGTERM, at(seconds(0)));
+  EXPECT_THAT(supervisor_.time_passed(at(seconds(30))), ElementsAre(to_groups(SIGKILL)));
+}
+
+TEST_F(SupervisorTest, WhatHasFailedOrEndedIsNotResized) {
+  end(2, exited(85), seconds(0));
+  EXPECT_THAT(supervisor_.resize(SIGTERM, at(seconds(1))), IsEmpty());
+  EXPECT_FALSE(supervisor_.outcome().resized);
+  end(0, exited(0), seconds(1));
+  end(1, exited(0), seconds(1));
+  EXPECT_THAT(supervisor_.resize(SIGTERM, at(seconds(1))), IsEmpty());
+  EXPECT_EQ(supervisor_.outcome().exit_status(), 85);
+}
+
+TEST_F(SupervisorTest, ASignalThatEndsTheJobMeanwhileIsItsEnd) {
+  supervisor_.resize(SIGTERM, at(seconds(0)));
+  supervisor_.signal_received(SIGINT, at(seconds(1)));
+  EXPECT_EQ(supervisor_.outcome().exit_status(), 128 + SIGINT);
+  EXPECT_FALSE(supervisor_.outcome().failed_by_itself());
+}
+
 }  // namespace
 }  // namespace ddp::launcher::test

@@ -67,9 +67,9 @@ TEST_F(EventLogTest, EachEventIsALineWithWhenAndWhose) {
   log.rank_ended(0, 3, "n1", {.code = 9, .by_signal = true, .core_dumped = true});
   log.node_lost(0, {.host = "n2", .node_rank = 1, .num_ranks = 4, .message = "lost", .exit_status = 1});
   log.restart(crash_of_rank(3), 0, 1);
-  JobOutcome loss;
-  loss.nodes.push_back({.host = "n2", .node_rank = 1, .num_ranks = 4, .message = "lost", .exit_status = 1});
-  log.generation_started(loss, 2, {.before = 2, .survivors = 1, .joined = {"n5"}});
+  log.generation_started(2, {.reason = GenerationReason::node_lost,
+                             .change = {.before = 2, .survivors = 1, .joined = {"n5"}},
+                             .lost = {"n2"}});
   log.job_ended(JobOutcome{}, 1, 1, std::chrono::milliseconds(2500));
   const auto found = lines();
   std::vector<std::string> events;
@@ -101,9 +101,10 @@ TEST_F(EventLogTest, EachEventIsALineWithWhenAndWhose) {
   EXPECT_EQ(found[6].at("failures").at(0).at("signal").at("name"), "SIGKILL");
   EXPECT_EQ(found[7].at("attempt"), 2);
   EXPECT_EQ(found[7].at("survivors"), 1);
-  EXPECT_EQ(found[7].at("before"), 2);
+  EXPECT_EQ(found[7].at("nodes_before"), 2);
   EXPECT_EQ(found[7].at("joined"), json({"n5"}));
-  EXPECT_EQ(found[7].at("root_cause").at("host"), "n2");
+  EXPECT_EQ(found[7].at("reason"), "node_lost");
+  EXPECT_EQ(found[7].at("lost"), json({"n2"}));
   EXPECT_EQ(found[8].at("success"), true);
   EXPECT_EQ(found[8].at("seconds_total"), 2.5);
   EXPECT_THAT(notes_, IsEmpty());

@@ -40,8 +40,17 @@ TEST(RestartLine, SaysWhoGoesOnWithoutARestart) {
       format_going_on_line(outcome, 5, {.before = 4, .survivors = 3}),
       "node node7: the connection to ddprun's agent (pid 7) was lost; 3 of 4 nodes continue (generation 5, no restart "
       "spent)");
+  EXPECT_THAT(format_going_on_line(outcome, 1, {.before = 4, .survivors = 2, .left = {"n1"}}),
+              HasSubstr("was lost; n1 left; 2 of 4 nodes continue (generation 1"));
   EXPECT_THAT(format_going_on_line(outcome, 1, {.before = 2, .survivors = 1, .joined = {"n5", "n6"}}),
               HasSubstr("; 1 of 2 nodes continues with n5, n6 (generation 1, no restart spent)"));
+  const JobOutcome resized{.resized = true};
+  EXPECT_EQ(format_going_on_line(resized, 2, {.before = 3, .survivors = 3, .joined = {"n5"}}),
+            "n5 joined; 3 of 3 nodes continue with it (generation 2, no restart spent)");
+  EXPECT_EQ(format_going_on_line(resized, 3, {.before = 4, .survivors = 3, .left = {"n2"}}),
+            "n2 left; 3 of 4 nodes continue (generation 3, no restart spent)");
+  EXPECT_EQ(format_going_on_line(resized, 3, {.before = 2, .survivors = 1, .joined = {"n5", "n6"}, .left = {"n2"}}),
+            "n2 left; 1 of 2 nodes continues with n5, n6 (generation 3, no restart spent)");
 }
 
 }  // namespace

@@ -1,0 +1,201 @@
+// Nodes that join a running job, wait for a place, or leave: what agents are told, and what it costs.
+#include "coordinator_fixture.hpp"
+
+namespace ddp::launcher::test {
+namespace {
+
+using testing::Contains;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+const Texts kTerm{"SignalRanks SIGTERM groups", "SignalRanks SIGCONT groups"};
+
+/// Nodes a and b run; from @p least to @p most may.
+void run_open(CoordinatorJob& job, int most, int least = 1) {
+  job.own_agent = true;
+  job.options.membership.min_nodes = least;
+  job.options.membership.max_nodes = most;
+  job.options.membership.last_call = 5s;
+  job.options.membership.replaceable = true;
+  job.connect();
+  job.connect();
+  for (const int link : {0, 1}) job.say(link, hello(link == 0 ? "a" : "b"));
+  job.pass(5s);
+  for (const int link : {1, 0}) job.say(link, control::AttemptPrepared{.epoch = 0, .store_port = 29500});
+  job.forget_all();
+}
+
+/// All ranks of a and b end by SIGTERM's order, and both have cleaned up.
+void end_generation(CoordinatorJob& job, int epoch = 0) {
+  for (const int link : {0, 1}) job.end_ranks(link, 143, epoch);
+  job.forget_all();
+  for (const int link : {0, 1}) job.say(link, control::AttemptCleaned{.epoch = epoch});
+}
+
+TEST(CoordinatorResize, ANodeThatJoinsStartsAGenerationWithAllAndSpendsNoRestart) {
+  CoordinatorJob job;
+  run_open(job, 4);
+  const int late = job.connect();
+  job.say(late, hello("0"));  // before a by its name, but behind the survivors
+  EXPECT_THAT(job.heard_texts(late), ElementsAre("JoinTaken"));
+  EXPECT_THAT(job.heard_texts(0), IsEmpty());
+  job.pass(1900ms);
+  EXPECT_THAT(job.heard_texts(0), IsEmpty()) << "more may come";
+  job.pass(100ms);
+  EXPECT_EQ(job.heard_texts(0), kTerm);
+  EXPECT_EQ(job.heard_texts(1), kTerm);
+  EXPECT_THAT(job.heard_texts(late), IsEmpty());
+  end_generation(job);
+  EXPECT_THAT(job.goings, ElementsAre("generation 1: 2 of 2, with 0"));
+  EXPECT_THAT(job.restarts, IsEmpty());
+  const auto plan = job.heard_one<control::PrepareAttempt>(late);
+  EXPECT_EQ(plan.epoch, 1);
+  EXPECT_EQ(plan.restart_count, 0);
+  EXPECT_EQ(plan.node_rank, 2);
+  EXPECT_EQ(plan.nodes_lost, 0);
+  EXPECT_FALSE(job.coordinator().end_by());
+}
+
+TEST(CoordinatorResize, ASpareTakesTheLostNodesPlaceAtOnce) {
+  CoordinatorJob job;
+  run_open(job, 2);
+  const int spare = job.connect();
+  job.say(spare, hello("c"));
+  EXPECT_THAT(job.heard_texts(spare), ElementsAre("JoinTaken as a spare"));
+  job.pass(20s);
+  EXPECT_THAT(job.heard_texts(0), IsEmpty());
+  job.lose(1);
+  job.end_ranks(0, 143);
+  job.say(0, kCleaned);
+  EXPECT_THAT(job.goings, ElementsAre("generation 1: 1 of 2, with c"));
+  EXPECT_EQ(job.heard_one<control::PrepareAttempt>(spare).node_rank, 1);
+}
+
+TEST(CoordinatorResize, AtTheJobsEndASpareHasNotFailed) {
+  CoordinatorJob job;
+  run_open(job, 2);
+  const int spare = job.connect();
+  job.say(spare, hello("c"));
+  job.forget_all();
+  job.end_ranks(0, 7);
+  job.end_ranks(1, 7);
+  for (const int link : {0, 1}) job.say(link, kCleaned);
+  EXPECT_THAT(job.heard_texts(spare), ElementsAre("Finish 0"));
+  EXPECT_THAT(job.heard_texts(0), Contains("Finish 7"));
+}
+
+TEST(CoordinatorResize, ASpareThatIsLostOrLeavesIsNoLossOfTheJob) {
+  CoordinatorJob job;
+  run_open(job, 2);
+  const int lost = job.connect();
+  const int leaver = job.connect();
+  job.say(lost, hello("c"));
+  job.say(leaver, hello("d"));
+  job.forget_all();
+  job.lose(lost);
+  EXPECT_THAT(job.notes, ElementsAre(HasSubstr("the agent on c (pid 7) was lost while it waited for a place")));
+  job.say(leaver, control::SignalReceived{.signal = SIGTERM, .by_slurm = false});
+  EXPECT_THAT(job.heard_texts(leaver), ElementsAre("Finish 0"));
+  EXPECT_THAT(job.heard_texts(0), IsEmpty());
+  EXPECT_THAT(job.goings, IsEmpty());
+}
+
+TEST(CoordinatorResize, ASignalToAnotherProcesssAgentIsItsNodesLeave) {
+  for (const int signal : {SIGTERM, SIGINT}) {
+    CoordinatorJob job;
+    run_open(job, 2);
+    job.say(1, control::SignalReceived{.signal = signal, .by_slurm = false});
+    EXPECT_EQ(job.heard_texts(0), kTerm);
+    job.say(1, control::SignalReceived{.signal = signal, .by_slurm = false});
+    EXPECT_THAT(job.heard_texts(0), IsEmpty()) << "it leaves already";
+    for (const int link : {0, 1}) job.end_ranks(link, 143);
+    job.forget_all();
+    for (const int link : {0, 1}) job.say(link, kCleaned);
+    EXPECT_THAT(job.heard_texts(1), ElementsAre("Finish 0"));
+    EXPECT_THAT(job.goings, ElementsAre("generation 1: 1 of 2, without b"));
+    EXPECT_THAT(job.heard_texts(0), ElementsAre("PrepareAttempt"));
+  }
+}
+
+TEST(CoordinatorResize, SlurmsSignalOneToTheCoordinatorsAgentAndAnyToAStaticJobEndTheJob) {
+  const struct {
+    int link;
+    bool by_slurm;
+    bool fixed;
+  } cases[] = {{1, true, false}, {0, false, false}, {1, false, true}};
+  for (const auto& each : cases) {
+    CoordinatorJob job;
+    if (each.fixed) {
+      job.run();
+    } else {
+      run_open(job, 2);
+    }
+    job.say(each.link, control::SignalReceived{.signal = SIGTERM, .by_slurm = each.by_slurm});
+    for (const int link : {0, 1}) job.end_ranks(link, 143);
+    for (const int link : {0, 1}) job.say(link, kCleaned);
+    EXPECT_EQ(job.coordinator().exit_status(), 143);
+    EXPECT_THAT(job.heard_texts(1), Contains("Finish 143"));
+  }
+}
+
+TEST(CoordinatorResize, ANodeLostWhileRanksEndForOneThatJoinsIsReplacedByIt) {
+  CoordinatorJob job;
+  run_open(job, 3);
+  const int late = job.connect();
+  job.say(late, hello("c"));
+  job.pass(2s);
+  job.lose(1);
+  job.end_ranks(0, 143);
+  job.forget_all();
+  job.say(0, kCleaned);
+  EXPECT_THAT(job.goings, ElementsAre("generation 1: 1 of 2, with c"));
+  EXPECT_EQ(job.heard_one<control::PrepareAttempt>(late).node_rank, 1);
+}
+
+TEST(CoordinatorResize, ANewcomerThatCannotStartItsRanksLeavesAndTheOthersGoOn) {
+  CoordinatorJob job;
+  run_open(job, 3);
+  const int late = job.connect();
+  job.say(late, hello("c"));
+  job.pass(2s);
+  end_generation(job);
+  job.forget_all();
+  job.say(late, control::AttemptFailed{.epoch = 1, .message = "no such program", .exit_status = 127});
+  for (const int link : {0, 1, late}) job.say(link, control::AttemptCleaned{.epoch = 1});
+  EXPECT_THAT(job.heard_texts(late), Contains("Finish 127"));
+  EXPECT_EQ(job.goings.back(), "generation 2: 2 of 3");
+  EXPECT_THAT(job.heard_texts(0), Contains("PrepareAttempt"));
+}
+
+TEST(CoordinatorResize, OnceARankHasEndedWellNobodyInterruptsTheOthers) {
+  CoordinatorJob job;
+  run_open(job, 3);
+  job.say(0, rank_ended(0, 0));
+  const int late = job.connect();
+  job.say(late, hello("c"));
+  job.pass(20s);
+  EXPECT_THAT(job.heard_texts(0), IsEmpty());
+  job.say(0, rank_ended(1, 0));
+  job.end_ranks(1, 0);
+  for (const int link : {0, 1}) job.say(link, kCleaned);
+  EXPECT_THAT(job.heard_texts(late), Contains("Finish 0"));
+  EXPECT_TRUE(job.coordinator().outcome().success());
+}
+
+TEST(CoordinatorResize, WhereTooFewAreLeftItWaitsAndThenFails) {
+  CoordinatorJob job;
+  job.options.membership.join_timeout = 60s;
+  run_open(job, 3, 2);
+  job.say(1, control::SignalReceived{.signal = SIGTERM, .by_slurm = false});
+  end_generation(job);
+  EXPECT_THAT(job.heard_texts(1), Contains("Finish 0"));
+  EXPECT_THAT(job.notes, ElementsAre(HasSubstr("nodes have left; 1 node is left, and --nnodes=2:3 needs 2: waiting")));
+  EXPECT_THAT(job.heard_texts(0), IsEmpty());
+  job.pass(60s);
+  EXPECT_THAT(job.heard_texts(0), ElementsAre("Finish 1"));
+  EXPECT_THAT(job.coordinator().outcome().nodes.at(0).message, HasSubstr("no other joined within 60 s"));
+}
+
+}  // namespace
+}  // namespace ddp::launcher::test
