@@ -222,7 +222,8 @@ void Coordinator::resize(const Announce& change) {
 void Coordinator::release_unfit(const AttemptNode& node) {
   const auto failure = std::find_if(outcome_.nodes.begin(), outcome_.nodes.end(),
                                     [&](const NodeFailure& each) { return each.node_rank == node.rank; });
-  if (failure != outcome_.nodes.end()) release(node.link, failure->exit_status, failure->message);
+  const bool known = failure != outcome_.nodes.end();
+  release(node.link, known ? failure->exit_status : 1, known ? failure->message : "");
 }
 
 void Coordinator::release(int link, int exit_status, const std::string& message) {
