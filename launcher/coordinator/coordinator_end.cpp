@@ -293,8 +293,9 @@ void Coordinator::finish() {
   links_.send_to_all(control::Finish{.exit_status = exit_status()});
 }
 
-/// They have nothing to do with how the job has ended.
+/// They have nothing to do with how the job has ended; before its start there are none.
 void Coordinator::release_spares() {
+  if (!attempt_) return;
   for (const int link : membership_.waiting()) release(link, 0, "");
 }
 

@@ -9,7 +9,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-const Texts kTerm{"SignalRanks SIGTERM groups", "SignalRanks SIGCONT groups"};
+const Texts kEndRanks{"SignalRanks SIGTERM groups", "SignalRanks SIGCONT groups"};
 
 /// Nodes a and b run; from @p least to @p most may.
 void run_open(CoordinatorJob& job, int most, int least = 1) {
@@ -43,8 +43,8 @@ TEST(CoordinatorResize, ANodeThatJoinsStartsAGenerationWithAllAndSpendsNoRestart
   job.pass(1900ms);
   EXPECT_THAT(job.heard_texts(0), IsEmpty()) << "more may come";
   job.pass(100ms);
-  EXPECT_EQ(job.heard_texts(0), kTerm);
-  EXPECT_EQ(job.heard_texts(1), kTerm);
+  EXPECT_EQ(job.heard_texts(0), kEndRanks);
+  EXPECT_EQ(job.heard_texts(1), kEndRanks);
   EXPECT_THAT(job.heard_texts(late), IsEmpty());
   end_generation(job);
   EXPECT_THAT(job.goings, ElementsAre("generation 1: 2 of 2, with 0"));
@@ -106,7 +106,7 @@ TEST(CoordinatorResize, ASignalToAnotherProcesssAgentIsItsNodesLeave) {
     CoordinatorJob job;
     run_open(job, 2);
     job.say(1, control::SignalReceived{.signal = signal, .by_slurm = false});
-    EXPECT_EQ(job.heard_texts(0), kTerm);
+    EXPECT_EQ(job.heard_texts(0), kEndRanks);
     job.say(1, control::SignalReceived{.signal = signal, .by_slurm = false});
     EXPECT_THAT(job.heard_texts(0), IsEmpty()) << "it leaves already";
     for (const int link : {0, 1}) job.end_ranks(link, 143);
