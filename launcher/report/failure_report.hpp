@@ -35,7 +35,8 @@ std::string highlighted(std::string report);
 std::string format_restart_line(const JobOutcome& outcome, int attempt, int restart, int max_restarts);
 
 /// The same where no restart is spent: "n5 joined; 3 of 3 nodes continue with it (generation 5, no restart spent)", or
-/// "node n2: the connection to ddprun's agent on n2 (pid 7) was lost: it was closed; 3 of 4 nodes continue with n5 ...".
+/// "node n2: the connection to ddprun's agent on n2 (pid 7) was lost: it was closed; 3 of 4 nodes continue with n5
+/// ...".
 /// @param generation the one that follows
 std::string format_going_on_line(const JobOutcome& outcome, int generation, const RosterChange& change);
 
