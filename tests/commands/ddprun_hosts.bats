@@ -103,12 +103,12 @@ by_hosts() { "$DDPRUN" --ssh-command "$PWD/ssh" "$@"; }
 @test "what rank 0 does not read of standard input stays: a loop over a list runs each line" {
   printf 'run %s\n' 1 2 3 4 >list
   while read -r line; do by_hosts -H a:1,b:1 sh -c "echo \$RANK $line"; done <list >out.file 2>&1
-  [ "$(sort out.file)" = "$(printf '%s\n' '0 run '{1..4} '1 run '{1..4})" ] || { cat out.file; return 1; }
+  [ "$(grep "^[01] run" out.file | sort)" = "$(printf '%s\n' '0 run '{1..4} '1 run '{1..4})" ] || { cat out.file; return 1; }
   cat list | while read -r line; do by_hosts -H a:1,b:1 sh -c "echo \$RANK $line"; done >out.pipe 2>&1
-  [ "$(sort out.pipe)" = "$(sort out.file)" ] || { cat out.pipe; return 1; }
-  # Rank 0 reads one line; the next run begins behind it.
+  [ "$(grep "^[01] run" out.pipe | sort)" = "$(grep "^[01] run" out.file | sort)" ] || { cat out.pipe; return 1; }
+  # Other lines warn of name servers that do not answer. Rank 0 reads one line; the next run begins behind it.
   for _ in 1 2; do by_hosts -H a:1,b:1 sh -c '[ $RANK != 0 ] || { read -r line; echo "got $line"; }'; done <list >out.read 2>&1
-  [ "$(cat out.read)" = $'got run 1\ngot run 2' ] || { cat out.read; return 1; }
+  [ "$(grep ^got out.read)" = $'got run 1\ngot run 2' ] || { cat out.read; return 1; }
 }
 
 @test "one host under several names and addresses is one host" {
