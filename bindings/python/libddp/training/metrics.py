@@ -21,6 +21,7 @@ Returned = TypeVar("Returned")
 Own = TypeVar("Own", bound="Measured")
 _FOLDED = 2000  # new values of a metric that are taken into its statistics at once
 _EXCHANGED = 1000  # values of a metric that a rank sends for percentiles
+_AHEAD = 512  # CUDA metrics that end before their events are read: a query costs more than a record
 _EPOCH_NS = time.time_ns() - time.perf_counter_ns()  # of the monotonic clock, as a Reducer's trace has it
 _now = time.perf_counter_ns
 
@@ -156,25 +157,26 @@ class MetricsLogger:
     def _begin_events(self) -> tuple[Any, Any]:
         if not self._on_cuda:
             raise RuntimeError("device is required for cuda; MetricsLogger(rank, device='cuda:0')")
-        with self._lock:
-            pair = self._free.pop() if self._free else None
-        if pair is None:
+        try:
+            pair = self._free.pop()
+        except IndexError:
             pair = self._event(), self._event()
         pair[0].record()
         return pair
 
     def _event(self) -> Any:
-        if self._cuda is None:
-            import torch
-            self._cuda = torch.cuda
-        return self._cuda.Event(enable_timing=True)
+        if self._cuda is not None:
+            return self._cuda.Event(enable_timing=True)
+        import torch
+        return torch.Event("cuda", enable_timing=True)  # torch.cuda.Event looks for the current stream in Python, for 5 us
 
     def _end_events(self, type: str, record: Record) -> Record:
         assert record.events is not None
         record.events[1].record()
-        with self._lock:
-            self._pending.append((type, record))
-            self._resolve(wait=len(self._pending) > LIMIT)
+        self._pending.append((type, record))
+        if len(self._pending) >= _AHEAD:
+            with self._lock:
+                self._resolve(wait=len(self._pending) > LIMIT)
         return record
 
     def _resolve(self, wait: bool) -> None:
@@ -192,7 +194,7 @@ class MetricsLogger:
             record.ended = record.began + max(nanoseconds, 1)
             record.events = None
             self._free.append((begin, end))
-            series = self._add_series(type, record.name)
+            series = self._series.get((type, record.name)) or self._add_series(type, record.name)
             series.fresh.append(nanoseconds / 1e9)
             if len(series.fresh) >= _FOLDED:
                 series.fold()
