@@ -2,18 +2,23 @@
 """Compares the collectives of libddp, Open MPI, MPICH and PyTorch's gloo on 2 and 4 ranks of this host; prints Markdown.
 
     collectives.py BIN [--rounds N] [--milliseconds N]      BIN: the folder of ddprun and the benchmark programs
+    collectives.py BIN --busy N [--before BIN]              beside N programs that compute; also another build of libddp
 
 Every round starts each library once, in rotating order. DDP_TORCH_PYTHON: an interpreter with torch.
 """
 
 import argparse
+import contextlib
+import statistics
+import subprocess
 from pathlib import Path
 
 import contenders
-from contenders import GLOO, KIB, MPICH, OPEN_MPI, OURS
+from contenders import BEFORE, GLOO, KIB, MIB, MPICH, OPEN_MPI, OURS
 from spread import Spread
 
 WORLDS = (2, 4)
+BUSY_SIZES = (KIB, 64 * KIB, MIB, 16 * MIB, 64 * MIB)
 
 
 def commands(binaries, ranks):
@@ -42,12 +47,42 @@ def targets(times, ranks):
     return lines
 
 
+def beside_busy_programs(options):
+    """Ranks that lose their processors wait for each other's time slices: what a library does about it."""
+    print(f"Beside {options.busy} programs that compute. Microseconds per call of the slowest rank: median (quartiles) of "
+          f"{options.rounds} starts of each library in turn, of each the median of its samples. Ratios: libddp's time to the other's.")
+    for ranks in WORLDS:
+        compared = commands(options.binaries.resolve(), ranks)
+        if options.before:
+            compared[BEFORE] = commands(options.before.resolve(), ranks)[OURS]
+        with busy(options.busy):
+            times = contenders.measure(compared, options.rounds, options.milliseconds, f"{ranks} ranks", BUSY_SIZES, statistics.median)
+        print(f"\n### {ranks} ranks\n\n{contenders.time_table(times)}", flush=True)
+
+
+@contextlib.contextmanager
+def busy(programs):
+    """Programs that compute meanwhile."""
+    running = [subprocess.Popen(["sh", "-c", "while :; do :; done"]) for _ in range(programs)]
+    try:
+        yield
+    finally:
+        for each in running:
+            each.kill()
+            each.wait()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("binaries", type=Path)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--milliseconds", type=float, default=5, help="of a sample")
+    parser.add_argument("--busy", type=int, metavar="N", help="beside N programs that compute")
+    parser.add_argument("--before", type=Path, metavar="BIN", help="with --busy: another build of libddp")
     options = parser.parse_args()
+    if options.busy is not None:
+        beside_busy_programs(options)
+        return
     print(f"libddp's backend: {contenders.BACKEND}. Microseconds per call of the slowest rank: median (quartiles) of "
           f"{options.rounds} starts of each library in turn, of each the least of several samples. Ratios: libddp's time to "
           "the other's.")

@@ -10,7 +10,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 from spread import Ratio, Spread, table  # noqa: E402
 
-OURS, OPEN_MPI, MPICH, GLOO = "libddp", "Open MPI", "MPICH", "PyTorch's gloo"
+OURS, BEFORE, OPEN_MPI, MPICH, GLOO = "libddp", "libddp before", "Open MPI", "MPICH", "PyTorch's gloo"
 KIB, MIB = 1 << 10, 1 << 20
 SIZES = (8, 64, 256, KIB, 4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB)
 PROGRAM_LIMIT_S = 600
@@ -41,8 +41,9 @@ def programs(binaries):
     return found
 
 
-def run(line, sizes, milliseconds, environment=None):
-    """{(operation, bytes): microseconds} of one start: the least of its samples, since whatever else runs only adds."""
+def run(line, sizes, milliseconds, environment=None, chosen=min):
+    """{(operation, bytes): microseconds} of one start: the least of its samples, since whatever else runs only adds, or what is
+    chosen of them."""
     line = [*line, str(milliseconds), *map(str, sizes)]
     try:
         done = subprocess.run(line, capture_output=True, text=True, timeout=PROGRAM_LIMIT_S,
@@ -52,10 +53,10 @@ def run(line, sizes, milliseconds, environment=None):
     if done.returncode != 0:
         sys.exit(f"{' '.join(line)}: exit code {done.returncode}\n{done.stderr}")
     results = (json.loads(text[text.index("{"):]) for text in done.stdout.splitlines() if "{" in text)
-    return {(one["operation"], one["bytes"]): min(one["microseconds"]) for one in results}
+    return {(one["operation"], one["bytes"]): chosen(one["microseconds"]) for one in results}
 
 
-def measure(commands, rounds, milliseconds, what, sizes=SIZES):
+def measure(commands, rounds, milliseconds, what, sizes=SIZES, chosen=min):
     """{(operation, bytes): {contender: [microseconds in the order of the rounds]}}. commands: {contender: (command,
     environment)}; each is started once a round, in turn."""
     times = {}
@@ -63,7 +64,7 @@ def measure(commands, rounds, milliseconds, what, sizes=SIZES):
     for turn in range(rounds):
         for name in names[turn % len(names):] + names[:turn % len(names)]:
             line, environment = commands[name]
-            for key, value in run(line, sizes, milliseconds, environment).items():
+            for key, value in run(line, sizes, milliseconds, environment, chosen).items():
                 times.setdefault(key, {}).setdefault(name, []).append(value)
         print(f"collectives: {what}, round {turn + 1} of {rounds}", file=sys.stderr)
     return times
@@ -92,7 +93,7 @@ def ratio_spread(ours, theirs):
 
 def time_table(times):
     """A row for each operation and size, a column for each contender, and libddp's ratio to each."""
-    names = [name for name in (OURS, OPEN_MPI, MPICH, GLOO) if any(name in by_name for by_name in times.values())]
+    names = [name for name in (OURS, BEFORE, OPEN_MPI, MPICH, GLOO) if any(name in by_name for by_name in times.values())]
     others = names[1:]
     rows = []
     for (operation, size), by_name in times.items():

@@ -225,6 +225,12 @@ namespace {
 
 using std::chrono::microseconds;
 
+/// A ladder on a machine on which nothing else runs.
+WaitLadder undisturbed(bool may_spin, microseconds first_rest = WaitLadder::kFirstRest, YieldBudget* budget = nullptr) {
+  static Crowd nobody{std::chrono::hours(1)};
+  return WaitLadder(may_spin, first_rest, budget, &nobody);
+}
+
 /// Pauses until the first rest, and counts them.
 int pauses_until_rest(WaitLadder& ladder, microseconds& rest) {
   int pauses = 0;
@@ -253,7 +259,7 @@ bool rests_grow(WaitLadder& ladder, microseconds rest) {
 TEST(WaitLadder, RestsGrowToTheirLimit) {
   for (const bool may_spin : {true, false}) {
     EXPECT_TRUE(holds_undisturbed([&] {
-      WaitLadder ladder(may_spin);
+      WaitLadder ladder = undisturbed(may_spin);
       const auto begin = WaitLadder::Clock::now();
       microseconds rest{};
       EXPECT_GT(pauses_until_rest(ladder, rest), 1);
@@ -266,7 +272,7 @@ TEST(WaitLadder, RestsGrowToTheirLimit) {
 
 TEST(WaitLadder, RestsLongFromTheFirstWhereRestsAreEnded) {
   EXPECT_TRUE(holds_undisturbed([] {
-    WaitLadder ladder(false, WaitLadder::kLongestRest);
+    WaitLadder ladder = undisturbed(false, WaitLadder::kLongestRest);
     microseconds rest{};
     pauses_until_rest(ladder, rest);
     EXPECT_EQ(rest, WaitLadder::kLongestRest);
@@ -277,7 +283,7 @@ TEST(WaitLadder, RestsLongFromTheFirstWhereRestsAreEnded) {
 
 TEST(WaitLadder, LearnsWhetherYieldingHelps) {
   YieldBudget budget;
-  WaitLadder ladder(false, WaitLadder::kFirstRest, &budget);
+  WaitLadder ladder = undisturbed(false, WaitLadder::kFirstRest, &budget);
   microseconds rest{};
   const auto wait_in_vain = [&] {
     const int pauses = pauses_until_rest(ladder, rest);
@@ -306,7 +312,7 @@ TEST(WaitLadder, LearnsWhetherYieldingHelps) {
 
 TEST(WaitLadder, WhoMaySpinYieldsByTheClock) {
   YieldBudget budget;
-  WaitLadder ladder(true, WaitLadder::kFirstRest, &budget);
+  WaitLadder ladder = undisturbed(true, WaitLadder::kFirstRest, &budget);
   const unsigned before = budget.yields();
   const auto begin = WaitLadder::Clock::now();
   microseconds rest{};
@@ -316,7 +322,7 @@ TEST(WaitLadder, WhoMaySpinYieldsByTheClock) {
 }
 
 TEST(WaitLadder, DoesNotRestAfterAPollThatHasWorked) {
-  WaitLadder ladder(false);
+  WaitLadder ladder = undisturbed(false);
   microseconds rest{};
   pauses_until_rest(ladder, rest);
   ladder.rested();
@@ -327,7 +333,7 @@ TEST(WaitLadder, DoesNotRestAfterAPollThatHasWorked) {
 }
 
 TEST(WaitLadder, BeginsAnewAfterAReset) {
-  WaitLadder ladder(true);
+  WaitLadder ladder = undisturbed(true);
   microseconds rest{};
   pauses_until_rest(ladder, rest);
   ladder.pause();
@@ -337,7 +343,7 @@ TEST(WaitLadder, BeginsAnewAfterAReset) {
 }
 
 TEST(WaitLadder, LooksAtTheClockRarely) {
-  WaitLadder ladder(true);
+  WaitLadder ladder = undisturbed(true);
   unsigned pauses = 0;
   while (!ladder.looked()) {
     ladder.pause();

@@ -1,6 +1,4 @@
 // The handle of an operation: what it reports, what it calls at the end, what it keeps.
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <functional>
@@ -467,19 +465,21 @@ TEST_F(BatchTest, HoldsAnOwnerUntilTheEnd) {
 
 }  // namespace ddp
 
-// What a waiting rank does between two polls, depending on where the others are: this program counts how often it
-// yields.
+// What a waiting rank does between two polls, depending on where the others are and what else runs: this program counts
+// how often it yields.
 
 namespace {
 
 thread_local int yields = 0;
+thread_local bool others_compute = false;
 
 }  // namespace
 
-/// Replaces the C library's.
+/// Replaces the C library's: there are no others, or they compute for a time slice.
 extern "C" int sched_yield() noexcept {
   ++yields;
-  return static_cast<int>(::syscall(SYS_sched_yield));
+  if (others_compute) std::this_thread::sleep_for(2 * ddp::collectives::Crowd::kLent);
+  return 0;
 }
 
 namespace ddp {
@@ -502,9 +502,12 @@ int yields_of_a_wait(std::vector<int> nodes) {
   return yields;
 }
 
-/// Whether it holds in one of many tries, since the progress thread may be the one that polls.
+/// Whether it holds in one of many tries, since the progress thread may be the one that polls, and this process may
+/// have lost its processor shortly before.
 bool once(const std::function<bool()>& holds) {
+  using collectives::Crowd;
   for (int attempt = 0; attempt < 50; ++attempt) {
+    while (Crowd::of_process().at(Crowd::Clock::now())) std::this_thread::sleep_for(std::chrono::milliseconds(20));
     if (holds()) return true;
   }
   return false;
@@ -520,6 +523,31 @@ TEST(Waiting, ARankYieldsAfterEachPollForOneOnAnotherNode) {
     const int times = yields_of_a_wait({0, 1});
     return times >= kPolls - 2 && times <= kPolls;
   }));
+}
+
+TEST(Waiting, WhoSeesThatOthersComputeSleepsInsteadOfYielding) {
+  using collectives::WaitLadder;
+  for (const bool may_spin : {true, false}) {
+    collectives::Crowd crowd;
+    collectives::YieldBudget budget;
+    WaitLadder ladder(may_spin, WaitLadder::kFirstRest, &budget, &crowd);
+    yields = 0;
+    others_compute = true;
+    const auto until_rest = [&ladder] {
+      while (ladder.pause() == std::chrono::microseconds::zero()) continue;
+    };
+    until_rest();
+    EXPECT_EQ(yields, 1);
+    for (int wait = 0; wait < 10; ++wait) {
+      ladder.reset();
+      until_rest();
+    }
+    others_compute = false;
+    EXPECT_EQ(yields, 1);
+    const auto now = collectives::Crowd::Clock::now();
+    EXPECT_TRUE(crowd.at(now));
+    EXPECT_FALSE(crowd.at(now + collectives::Crowd::kFor));
+  }
 }
 
 }  // namespace
