@@ -42,8 +42,8 @@ def programs(binaries):
 
 
 def run(line, sizes, milliseconds, environment=None, chosen=min):
-    """{(operation, bytes): microseconds} of one start: the least of its samples, since whatever else runs only adds, or what is
-    chosen of them."""
+    """{(operation, bytes): microseconds} of one start, as `chosen` takes them from its samples: the least, since whatever else runs
+    only adds."""
     line = [*line, str(milliseconds), *map(str, sizes)]
     try:
         done = subprocess.run(line, capture_output=True, text=True, timeout=PROGRAM_LIMIT_S,
