@@ -245,10 +245,13 @@ def wrong_gradients():
               ("type", libddp.Mismatch, [(0, 1, 0, one), (1, 1, 0, one.double())], (11,), "float64[3]"),
               ("layout", libddp.Mismatch, [(0, 1, 0, one), (1, 1, 0, one.to_sparse())], (11,), "sparse float32[3]"),
               ("buckets", libddp.Mismatch, [(0, 1, 0, one), (1, 1, 0, one), (0, 1, 1, one), (1, 2, 0, one)], (11,), "bucket 1 of batch 1 lacks"),
-              ("trainer", libddp.InvalidArgument, [(7, 1, 0, one)], (), "there are 2 trainers")]
+              ("trainer", libddp.InvalidArgument, [(7, 1, 0, one)], (), "there are 2 trainers"),
+              ("finite", libddp.InvalidArgument, [(0, 1, 0, one), (1, 1, 0, one * torch.tensor([1, math.nan, math.inf]))], (11,),
+               "2 of 3 values are not finite"),
+              ("sparse finite", libddp.InvalidArgument, [(0, 1, 0, (one * math.nan).to_sparse())], (10,), "3 of 3 values are not finite")]
     for kind in SERVERS:
         for name, error, sent, ranks, words in faults:
-            server, answers = kind(5, 2, trainer_ranks=[10, 11]), []
+            server, answers = kind(5, 2, trainer_ranks=[10, 11], check_finite=True), []
             for trainer, batch, bucket, gradient in sent:
                 server.contribute(trainer, batch, bucket, gradient.clone(), answers.append)
             assert len(answers) == len(sent), (name, "each is answered")

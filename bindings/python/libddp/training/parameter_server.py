@@ -117,21 +117,22 @@ class AverageParameterServer(ParameterServerBase):
 
     rank: the server's. trainer_count: how many trainers send each bucket. use_cuda_rpc: whether averages stay on the device;
     otherwise they go to the CPU. device: where it computes. timeout: seconds from a bucket's first gradient to its last.
-    trainer_ranks: names of the trainers in messages; default: 0, 1, ...
+    trainer_ranks: names of the trainers in messages; default: 0, 1, ... check_finite: whether a gradient with NaN or infinity is an
+    error; not for a GradScaler, which needs to see them in the average.
 
-    Gradients are dense or sparse (COO), of one layout for each bucket; float16 and bfloat16 are summed in float32. A NaN is averaged as
-    any value. Thread-safe.
+    Gradients are dense or sparse (COO), of one layout for each bucket; float16 and bfloat16 are summed in float32. Thread-safe.
 
     A batch is over when its buckets are averaged. What contradicts that fails the server: waiting trainers and all later
     gradients get the same libddp.Error, with the offending trainer in `ranks`, until reset_state():
-    InvalidArgument for an earlier batch than the trainer's last, a bucket sent twice, or a trainer number that does not exist;
+    InvalidArgument for an earlier batch than the trainer's last, a bucket sent twice, a trainer number that does not exist, or a
+    gradient that is not finite where that is checked;
     Mismatch for another layout, or other numbers of buckets; Timeout; SystemFailure (no memory).
     """
 
     def __init__(self, rank: int, trainer_count: int, use_cuda_rpc: bool = False, *, device: Any = None, timeout: float = 600.0,
-                 trainer_ranks: Sequence[int] | None = None) -> None:
+                 trainer_ranks: Sequence[int] | None = None, check_finite: bool = False) -> None:
         super().__init__(rank, device)
-        self.trainer_count, self.use_cuda_rpc, self.timeout = trainer_count, use_cuda_rpc, timeout
+        self.trainer_count, self.use_cuda_rpc, self.timeout, self.check_finite = trainer_count, use_cuda_rpc, timeout, check_finite
         self.trainer_ranks = list(range(trainer_count) if trainer_ranks is None else trainer_ranks)
         self.lock = threading.RLock()
         self._watch: threading.Thread | None = None
@@ -229,6 +230,12 @@ class AverageParameterServer(ParameterServerBase):
         elif found is not None and found.layout != layout_of(gradient):
             raise problem("mismatch", attempted, f"it is {describe_layout(layout_of(gradient))}, another trainer's is "
                           f"{describe_layout(found.layout)}", blamed, "all trainers need the same model")
+        if self.check_finite:
+            values = gradient._values() if gradient.is_sparse else gradient
+            finite = values.isfinite()
+            if not bool(finite.all()):
+                raise problem("invalid_argument", attempted, f"{int((~finite).sum())} of {values.numel()} values are not finite", blamed,
+                              "look for the first loss that is NaN there; use a smaller learning rate, or check_finite=False with a GradScaler")
 
     def _take(self, trainer: int, batch: int, bucket: int, gradient: torch.Tensor, answer: Answer) -> None:
         if batch > self.batch_number:
