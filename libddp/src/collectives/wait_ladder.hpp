@@ -9,6 +9,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <filesystem>
+#include <limits>
 #include <mutex>
 #include <utility>
 
@@ -39,6 +40,38 @@ class YieldBudget {
   std::atomic<unsigned> quarters_{kLeast * 4 * 4};
 };
 
+/// Whether other programs want this process's processors. A yield then costs more than the wait: the scheduler runs
+/// them for milliseconds, and Linux from 6.18 on charges the yielding task the rest of its time slice, so that tasks
+/// that poll and yield hardly run at all. Who waits then sleeps at once, and is woken or looks again. Thread-safe.
+class Crowd {
+ public:
+  using Clock = Deadline::Clock;
+
+  /// How long a few yields take at least that let another program compute: ranks that poll come back sooner.
+  static constexpr std::chrono::microseconds kLent{500};
+  /// Until a yield is tried again.
+  static constexpr std::chrono::seconds kFor{2};
+
+  explicit Crowd(std::chrono::microseconds lent = kLent) : lent_(lent) {}
+  bool at(Clock::time_point now) const noexcept {
+    return now.time_since_epoch().count() < until_.load(std::memory_order_relaxed);
+  }
+  /// @p took: by a few yields that ended at @p now. Returns at(now).
+  bool judge(Clock::time_point now, Clock::duration took) noexcept {
+    if (took >= lent_) until_.store((now + kFor).time_since_epoch().count(), std::memory_order_relaxed);
+    return at(now);
+  }
+
+  static Crowd& of_process() noexcept {
+    static Crowd crowd;
+    return crowd;
+  }
+
+ private:
+  std::chrono::microseconds lent_;
+  std::atomic<Clock::rep> until_{std::numeric_limits<Clock::rep>::min()};
+};
+
 /// For one wait of one thread; reset() after every poll that ended something. Reads the clock rarely.
 /// A poll that takes long has worked, although its operation still runs: then there is no rest before the next.
 class WaitLadder {
@@ -57,9 +90,11 @@ class WaitLadder {
   static constexpr unsigned kYieldsPerLook = 4;
 
   /// @param may_spin the ranks have a processor each, and polls ask memory, not the kernel.
-  /// @param first_rest at most kLongestRest. @param budget of those that may not spin; must outlive this object.
-  explicit WaitLadder(bool may_spin, Limit first_rest = kFirstRest, YieldBudget* budget = nullptr)
-      : may_spin_(may_spin), first_rest_(first_rest), budget_(may_spin ? nullptr : budget) {
+  /// @param first_rest at most kLongestRest. @param budget of those that may not spin. Both pointers must outlive this
+  /// object.
+  explicit WaitLadder(bool may_spin, Limit first_rest = kFirstRest, YieldBudget* budget = nullptr,
+                      Crowd* crowd = &Crowd::of_process())
+      : may_spin_(may_spin), first_rest_(first_rest), budget_(may_spin ? nullptr : budget), crowd_(crowd) {
     reset();
   }
 
@@ -80,10 +115,9 @@ class WaitLadder {
       return Limit::zero();
     }
     if (step_ == Step::yield) {
-      ::sched_yield();
-      const bool spent = budget_ != nullptr && ++yields_ >= budget_->yields();
-      if (spent || (++count_ % kYieldsPerLook == 0 && passed(kYield))) {
-        if (budget_ != nullptr) budget_->was_in_vain();
+      const bool in_vain = yield();
+      if (in_vain && budget_ != nullptr) budget_->was_in_vain();
+      if (in_vain || crowded_) {
         next(Step::rest);
         rested();
       }
@@ -114,6 +148,22 @@ class WaitLadder {
  private:
   enum class Step { spin, yield, rest };
 
+  /// Whether this was the last one, unless there is a crowd.
+  bool yield() noexcept {
+    if (begin_ == Clock::time_point{}) {
+      looked_ = true;
+      begin_ = since_ = Clock::now();
+      crowded_ = crowd_->at(begin_);
+      if (crowded_) return false;
+    }
+    ::sched_yield();
+    const bool spent = budget_ != nullptr && ++yields_ >= budget_->yields();
+    if (count_++ % kYieldsPerLook != 0) return spent;
+    looked_ = true;
+    const auto now = Clock::now();
+    crowded_ = crowd_->judge(now, now - std::exchange(since_, now));
+    return spent || now - begin_ >= kYield;
+  }
   bool passed(Limit limit) noexcept {
     looked_ = true;
     const auto now = Clock::now();
@@ -129,12 +179,14 @@ class WaitLadder {
   bool may_spin_;
   Limit first_rest_;
   YieldBudget* budget_;
+  Crowd* crowd_;
+  bool crowded_ = false;
   bool looked_ = false;
   Step step_ = Step::spin;
   unsigned count_ = 0;
   unsigned yields_ = 0;      ///< of this step
   Clock::time_point begin_;  ///< of this step, at the first look
-  Clock::time_point since_;  ///< end of the last rest or yield
+  Clock::time_point since_;  ///< the last look while yielding; end of the last rest
   Limit rest_ = kFirstRest;
 };
 

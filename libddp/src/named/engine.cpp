@@ -10,6 +10,7 @@
 #include "base/errors.hpp"
 #include "base/log.hpp"
 #include "base/message.hpp"
+#include "collectives/wait_ladder.hpp"
 #include "named/comparison.hpp"
 
 namespace ddp::named {
@@ -383,6 +384,7 @@ bool Engine::done(Pending& pending) {
 
 bool Engine::wait(Pending& pending, Deadline deadline) {
   fork_guard_.check("waiting for a named operation");
+  collectives::WaitLadder ladder(false);  // for another thread that is about to make use of an end
   for (;;) {
     std::optional<Work> current;
     {
@@ -413,7 +415,11 @@ bool Engine::wait(Pending& pending, Deadline deadline) {
       current->wait(earlier(deadline, Deadline::after(kLook)));
     } catch (const Error&) {  // its own end, or that it runs still
     }
-    if (!done(pending)) std::this_thread::yield();  // another thread may be about to make use of its end
+    if (done(pending)) return true;
+    if (const auto rest_for = ladder.pause(); rest_for != std::chrono::microseconds::zero()) {
+      std::this_thread::sleep_for(rest_for);
+      ladder.rested();
+    }
   }
 }
 
