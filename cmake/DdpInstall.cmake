@@ -54,6 +54,8 @@ endforeach()
 
 install(FILES ${PROJECT_SOURCE_DIR}/contrib/grafana/libddp.json DESTINATION ${CMAKE_INSTALL_DATADIR}/libddp/grafana
   COMPONENT runtime)
+install(FILES ${PROJECT_SOURCE_DIR}/contrib/prometheus/alerts.yml DESTINATION ${CMAKE_INSTALL_DATADIR}/libddp/prometheus
+  COMPONENT runtime)
 
 # README.md's link to the example.
 file(RELATIVE_PATH to_examples ${CMAKE_INSTALL_FULL_DOCDIR} ${CMAKE_INSTALL_FULL_DATADIR}/libddp/examples)

@@ -51,7 +51,7 @@ END
   local file
   for file in bin/ddprun bin/ddp-info bin/ddp-selftest "$LIBDIR/libddp.so" "$LIBDIR/libddp.so.${VERSION%.*}" "$LIBDIR/libddp.so.$VERSION" \
     "$LIBDIR"/cmake/ddp/{ddpConfig,ddpConfigVersion,ddpTargets}.cmake "$LIBDIR/pkgconfig/ddp.pc" \
-    share/man/man1/{ddprun,ddp-info,ddp-selftest}.1 share/bash-completion/completions/{ddprun,ddp-info,ddp-selftest} share/libddp/examples/digits/{CMakeLists.txt,digits.csv} share/libddp/grafana/libddp.json \
+    share/man/man1/{ddprun,ddp-info,ddp-selftest}.1 share/bash-completion/completions/{ddprun,ddp-info,ddp-selftest} share/libddp/examples/digits/{CMakeLists.txt,digits.csv} share/libddp/grafana/libddp.json share/libddp/prometheus/alerts.yml \
     share/doc/libddp/{LICENSE,README.md,CHANGELOG.md,SECURITY.md,SUPPORT.md} share/doc/libddp/docs/reference/{admin,slurm,versions,known-variables,rules}.md \
     share/doc/libddp/examples/digits/README.md share/doc/libddp/docs/{README.md,quickstart.md,howto/sbatch.md}; do
     [ -s "$MOVED/$file" ] || { echo "absent: $file"; return 1; }
