@@ -68,7 +68,7 @@ void StoreServer::Impl::ask_witnesses(Connection& client) {
   }
   for (const int witness : found) {
     if (find(witness)->unread() > kMostUnreadQuestions)
-      return refuse(client, "libddp's process on its host, which says whose it is, does not answer");
+      return refuse(client, "libddp's process on its host, which reports its owner, does not answer");
   }
   const auto own = Endpoint::own(client.fd.get());
   if (!own) return drop(client, "the connection broke");
@@ -170,7 +170,7 @@ void StoreServer::Impl::refuse(Connection& client, const std::string& reason) {
 void StoreServer::Impl::lose_witness(int fd) {
   for (const int client : witnesses.remove(fd)) {
     if (Connection* const left = find(client))
-      refuse(*left, "libddp's process on its host, which says whose it is, has ended");
+      refuse(*left, "libddp's process on its host, which reports its owner, has ended");
   }
 }
 

@@ -54,7 +54,7 @@ bool is_established(int fd) noexcept {
 void StoreServer::Impl::receive(Connection& connection) {
   switch (connection.stage) {
     case Stage::accepted: return read_opening(connection);
-    case Stage::asking: return drop(connection, "closed by the client before it was known whose it is");
+    case Stage::asking: return drop(connection, "closed by the client before its owner was known");
     case Stage::witness: return read_witness(connection);
     case Stage::client: return receive_requests(connection);
   }
@@ -201,7 +201,7 @@ void StoreServer::Impl::drop_stalled() {
         "bytes nor read {} bytes of answers, and others wait for that memory",
         connection->peer.text(), std::chrono::duration_cast<std::chrono::seconds>(options.limits.stall).count(),
         connection->parser.begun_bytes(), connection->unread()));
-    drop(*connection, "it holds up others");
+    drop(*connection, "it blocks other clients");
   }
 }
 

@@ -111,7 +111,7 @@ std::string SocketOwner::reason() const {
     case Kind::ours: return "it belongs to the job's user";
     case Kind::other_user: return fmt::format("it belongs to uid {}, not to the job's user (uid {})", uid, ::geteuid());
     case Kind::unknowable:
-      return "the job's user has no id in its user namespace, so that users cannot be told apart there";
+      return "the job's user has no id in its user namespace, so users cannot be distinguished there";
     case Kind::none: break;
   }
   return "no process there has this connection: is it one of a container with a network of its own, or translated on "

@@ -125,8 +125,7 @@ void StoreServer::Impl::take_in(base::UniqueFd fd, const Endpoint& peer) {
         peer.text()));
   }
   if (!here && strangers.full()) {
-    refuse(numbered(*strangers.most_crowding()),
-           "there are too many connections of which it is not known whose they are");
+    refuse(numbered(*strangers.most_crowding()), "too many connections have no known owner yet");
   }
   const int number = fd.get();
   const auto slot = static_cast<std::size_t>(number);
@@ -183,7 +182,7 @@ void StoreServer::Impl::drop_late() {
       drop(connection, "it says nothing");
     } else if (connection.stage == Stage::asking) {
       refuse(connection,
-             fmt::format("its host did not say within {} ms whose it is", options.validation_limit.count()));
+             fmt::format("its host did not report its owner within {} ms", options.validation_limit.count()));
     } else {
       drop(connection, "no VALIDATE in time");
     }

@@ -108,7 +108,7 @@ Witness::Impl::Impl(const std::string& address, std::uint16_t port, const StoreK
                     "it closed the connection: it is not the store of a job, or is ending");
     if (error.code() != ErrorCode::conflict && error.code() != ErrorCode::protocol) throw;
     if (error.code() == ErrorCode::protocol) throw failure(ErrorCode::conflict, attempted, error.cause());
-    throw failure(ErrorCode::conflict, attempted, "who listens there does not know this job's secret",
+    throw failure(ErrorCode::conflict, attempted, "the process listening there does not know this job's secret",
                   "it may be the store of another job, or of this job's user at an address that several hosts have");
   }
   const auto own = Endpoint::own(socket.get());

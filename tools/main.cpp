@@ -37,8 +37,8 @@ cli::ProgramText program_text() {
           "Commands:\n"
           "  doctor    what is wrong on this machine or in this job, and how to fix it\n"
           "  env       the environment variables of all ranks, where they came from, and what is wrong with them\n"
-          "  flight    what the ranks of a failed job called last, and who made it fail\n"
-          "  status    who hangs in a running job, who is missing and who waits for whom\n"
+          "  flight    what the ranks of a failed job called last, and which made it fail\n"
+          "  status    which ranks of a running job hang, and which wait for them\n"
           "  topo      the machine, and the GPU, network adapter and cores each rank would get or has\n"
           "  trace     one picture of the ranks' traces, for Perfetto\n"
           "  version   the version of libddp\n"
@@ -49,8 +49,8 @@ cli::ProgramText program_text() {
                    {"srun --mpi=pmix -N2 --ntasks-per-node=8 ddp-info topo", "what the ranks of a job have"},
                    {"srun --mpi=pmix -N4 --ntasks-per-node=8 ddp-info doctor", "what would make a job fail here"},
                    {"srun --mpi=pmix -N2 --ntasks-per-node=8 ddp-info env", "what they have in their environment"},
-                   {"ddp-info flight DIR", "who made the job fail that wrote the files in DIR"},
-                   {"ddp-info status 17", "who hangs in job 17"}},
+                   {"ddp-info flight DIR", "which rank made the job fail that wrote the files in DIR"},
+                   {"ddp-info status 17", "which ranks hang in job 17"}},
       .exit_statuses = {{"0", "success"},
                         {"1", "failure"},
                         {"2", "wrong command line; doctor and status have others, see their --help"}},

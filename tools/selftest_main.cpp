@@ -67,13 +67,13 @@ ddp::cli::ProgramText program_text() {
                       "or ---- where other nodes blocked it.",
                       "With --local it starts no job: it checks that this host has libddp's programs and libraries, "
                       "and that Slurm's "
-                      "plugstack.conf here names the plugin for srun, which can be loaded, has its ddp-step, and is of "
-                      "this version."},
+                      "plugstack.conf here names a plugin for srun that can be loaded, finds "
+                      "its ddp-step and has this version."},
       .remarks = "Options may be abbreviated while they are unambiguous.\n",
       .examples = {{"srun --mpi=pmix -N4 --ntasks-per-node=2 ddp-selftest", "four nodes, over Slurm's PMIx"},
                    {"ddprun --nproc-per-node=2 ddp-selftest --expect-store", "this machine, with ddprun's store"}},
       .exit_statuses = {{"0", "all nodes, or with --local all checks, passed, perhaps with warnings"},
-                        {"1", "some did not"},
+                        {"1", "some failed"},
                         {"2", "wrong command line"}},
       .see_also = {"ddprun", "ddp-info", "srun"},
       .example_columns = 54};

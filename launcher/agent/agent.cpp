@@ -299,7 +299,7 @@ void Agent::beat() {
   if (!orphaned_ && !coordinator_rests_ && coordinator_.open()) {
     const auto heard = coordinator_.last_heard();
     if (heartbeat_.silence(heard) >= job_.peers.silence()) {
-      leave_coordinator("nothing has come from it any more");
+      leave_coordinator("it no longer sends anything");
     } else if (coordinator_asked_ && heartbeat_.silence(std::max(heard, *coordinator_asked_)) >= job_.peers.answer) {
       leave_coordinator("it did not react to a signal");
     }

@@ -106,7 +106,7 @@ void Attempt::check_ranks_filter() const {
                   {.code = ErrorCode::invalid_argument,
                    .attempted = "choosing the ranks whose output is shown",
                    .cause = what,
-                   .hint = "name ranks that are there, or leave the filter out"}};
+                   .hint = "name ranks of the job, or leave the filter out"}};
 }
 
 }  // namespace ddp::launcher

@@ -43,7 +43,8 @@ constexpr int kOptionUidRestriction = 9;
 
 [[noreturn]] void fail(ErrorCode code, std::string cause, std::string native, std::string hint) {
   throw Error{{.code = code,
-               .attempted = code == ErrorCode::conflict ? "opening a munge credential" : "asking munged who is who",
+               .attempted =
+                   code == ErrorCode::conflict ? "opening a munge credential" : "asking munged for a proof of identity",
                .cause = std::move(cause),
                .native = std::move(native),
                .hint = std::move(hint)}};

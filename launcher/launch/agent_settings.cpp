@@ -80,7 +80,7 @@ bool begins_with_any(std::string_view name, std::span<const std::string_view> pr
 void read_more(int fd, std::string& bytes, Deadline deadline) {
   char buffer[16'384];
   for (;;) {
-    if (!base::wait_for(fd, POLLIN, deadline)) refuse(ErrorCode::timeout, "it does not come");
+    if (!base::wait_for(fd, POLLIN, deadline)) refuse(ErrorCode::timeout, "it did not arrive");
     const ssize_t size = ::read(fd, buffer, sizeof buffer);
     if (size < 0 && errno == EINTR) continue;
     if (size < 0) throw base::system_error(kReading, errno);
@@ -165,10 +165,10 @@ AgentSettings read_agent_settings(int fd, std::string_view version, Deadline dea
   std::size_t size = 0;
   const auto [parsed, status] = std::from_chars(first.data() + last + 1, first.data() + first.size(), size);
   if (status != std::errc{} || parsed != first.data() + first.size() || size > kMostBytes)
-    refuse(ErrorCode::protocol, "its length makes no sense");
+    refuse(ErrorCode::protocol, "its length is invalid");
   bytes.erase(0, end + 1);
   while (bytes.size() < size) read_more(fd, bytes, deadline);
-  if (bytes.size() > size) refuse(ErrorCode::protocol, "it is longer than it says");
+  if (bytes.size() > size) refuse(ErrorCode::protocol, "it is longer than stated");
   return base::decode<AgentSettings>(base::to_bytes(bytes));
 }
 

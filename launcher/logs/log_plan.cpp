@@ -43,7 +43,7 @@ void make_folder(const std::string& path) {
   if (is_folder) {
     throw Error{{.code = ErrorCode::invalid_argument,
                  .attempted = fmt::format("making the log folder '{}'", path),
-                 .cause = fmt::format("it is there and belongs to user {}", found.st_uid),
+                 .cause = fmt::format("it exists and belongs to user {}", found.st_uid),
                  .hint = "set --log-dir to a folder that only you may write to"}};
   }
   throw base::system_error(fmt::format("making the log folder '{}'", path), error,

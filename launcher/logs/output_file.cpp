@@ -40,9 +40,9 @@ OutputFile OutputFile::create(const std::string& path, Complaint complaint, std:
   if (!device && (!S_ISREG(found.st_mode) || found.st_uid != ::geteuid() || found.st_nlink > 1)) {
     throw Error{{.code = ErrorCode::invalid_argument,
                  .attempted = attempted,
-                 .cause = !S_ISREG(found.st_mode) ? "it is there and no file"
+                 .cause = !S_ISREG(found.st_mode) ? "it exists and is not a file"
                           : found.st_nlink > 1    ? "it is there and has another name"
-                                                  : fmt::format("it is there and belongs to user {}", found.st_uid),
+                                                  : fmt::format("it exists and belongs to user {}", found.st_uid),
                  .hint = "set --log-dir to a folder that only you may write to"}};
   }
   if (!device && ::ftruncate(fd.get(), 0) != 0) throw base::system_error(attempted, errno);

@@ -26,7 +26,7 @@ constexpr std::string_view kTotal = "it is -n (--num-proc) here, of the whole jo
 constexpr std::string_view kPerNode = "it is --nproc-per-node here";
 constexpr std::string_view kNodes = "it is --nnodes here";
 constexpr std::string_view kEnvironment =
-    "ddprun hands on the whole environment: 'env NAME=VALUE ddprun ...' sets more";
+    "ddprun passes on the whole environment: 'env NAME=VALUE ddprun ...' sets more";
 constexpr std::string_view kHosts = "it is -H (--host) or --hostfile here";
 constexpr std::string_view kIdentity = "write --ssh-command 'ssh -i FILE'";
 constexpr std::string_view kPlacement = "ddprun places and binds ranks by --bind";
@@ -218,8 +218,8 @@ void fill(OptionTable& table, OptionDraft& draft, InformationFlags& flags) {
   add_placement_options(table, draft);
   add_rendezvous_options(table, draft);
   table.begin_group("Help");
-  table.add_flag("-h,--help", "Show this help and end.", flags.help).torchrun_without_variable();
-  table.add_flag("--version", "Show the version and end.", flags.version);
+  table.add_flag("-h,--help", "Show this help and exit.", flags.help).torchrun_without_variable();
+  table.add_flag("--version", "Show the version and exit.", flags.version);
   table.begin_group("");
   table.add_flag("--generate-man", "Print the manual page.", flags.manual);
   table.add_flag("--generate-bash-completion", "Print the completion for bash.", flags.completion);

@@ -240,7 +240,7 @@ std::vector<HostEntry> merge_hosts(const std::string& source, const std::vector<
   if (counted > 0 && static_cast<std::size_t>(counted) < mentions.size()) {
     const auto without = std::find_if(mentions.begin(), mentions.end(), [](const auto& one) { return one.slots == 0; });
     cli::reject_value(source, without->name, "has no number of ranks, but others have",
-                      "give all hosts a number, or none: then --nproc-per-node holds");
+                      "give all hosts a number, or none: then --nproc-per-node applies");
   }
   if (hosts.empty()) cli::reject_value(source, "", "names no host", kListHint);
   if (hosts.size() > static_cast<std::size_t>(kMaxNodes))

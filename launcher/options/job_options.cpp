@@ -76,7 +76,7 @@ void add_job_options(OptionTable& table, OptionDraft& draft) {
   table.add_flag("--standalone", "Run on this node alone, even in a Slurm allocation of several.", options.standalone)
       .torchrun();
   table.add_value("--timeout", "SECONDS",
-                  "End the job after this time, with exit status 124; the report says where each rank stood.",
+                  "End the job after this time, with exit status 124; the report shows where each rank was.",
                   [&](const auto& source, const auto& text) {
                     options.timeout = cli::parse_positive_seconds(source, text, cli::kOneYear);
                   });
@@ -151,19 +151,20 @@ void add_host_options(OptionTable& table, OptionDraft& draft) {
   table.begin_group("Hosts");
   table.add_value("-H,--host", "HOST[:RANKS],...",
                   "Start the ranks on these hosts, over ssh without a password: n0:2,n[1-3]:4. Without numbers, "
-                  "--nproc-per-node holds. --nnodes takes the first hosts of the list.",
+                  "--nproc-per-node applies. --nnodes takes the first hosts of the list.",
                   take_list);
   table
       .add_value(
           "--hostfile", "FILE",
-          "The same from a file: one HOST, HOST:RANKS or 'HOST slots=RANKS' a line, as for mpirun and horovodrun.",
+          "The same from a file: one HOST, HOST:RANKS or 'HOST slots=RANKS' per line, as for mpirun and horovodrun.",
           take_file)
       .completes(ValueKind::file);
   table.add_value(
       "--ssh-command", "COMMAND",
-      "Command for ssh, which takes ssh's options, with its own as for a shell: 'ssh -i key' (default ssh).",
+      "Command to run instead of ssh, with options quoted as for a shell: 'ssh -i key' (default ssh). It must accept "
+      "ssh's options.",
       [&](const auto& source, const auto& text) { draft.options.ssh_command = split_shell_words(source, text); });
-  table.add_value("--ssh-port", "PORT", "Port of the hosts' sshd (default: ssh's configuration says).",
+  table.add_value("--ssh-port", "PORT", "Port of the hosts' sshd (default: from ssh's configuration).",
                   [&](const auto& source, const auto& text) {
                     draft.options.ssh_port = cli::parse_whole(source, text, 1, 65'535);
                   });

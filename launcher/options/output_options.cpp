@@ -147,7 +147,7 @@ void add_report_options(OptionTable& table, OptionDraft& draft) {
       .completes(ValueKind::file);
   table
       .add_value("--event-log", "FILE",
-                 "Append what happens to the job to this file as it happens, one JSON object a line.",
+                 "Append the job's events to this file as they happen, one JSON object per line.",
                  [&](const auto& source, const auto& text) {
                    if (text.empty()) cli::reject_value(source, text, "is not a file", "give the path of a file");
                    options.event_log = text;

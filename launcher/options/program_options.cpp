@@ -66,8 +66,8 @@ void add_program_options(OptionTable& table, OptionDraft& draft) {
         draft.options.as = text_of(parse_words(source, text, base::kImportedWords), base::kImportedWords);
       });
   table.add_value("--imitate", "NAMES",
-                  "mpirun, horovodrun or both: also set the variables by which their ranks know each other, as "
-                  "OMPI_COMM_WORLD_RANK and HOROVOD_RANK, for programs that read them. A real MPI believes them, too.",
+                  "mpirun, horovodrun or both: also set the variables from which their ranks learn their numbers, as "
+                  "OMPI_COMM_WORLD_RANK and HOROVOD_RANK, for programs that read them. A real MPI reads them, too.",
                   [&](const auto& source, const auto& text) {
                     const base::ChosenWords chosen = parse_words(source, text, base::kImitatedWords);
                     draft.options.imitates_openmpi = chosen.first;

@@ -38,13 +38,12 @@ void fill_hosts(int total, std::vector<HostEntry>& hosts) {
 }  // namespace
 
 void add_total_ranks(OptionTable& table, OptionDraft& draft) {
-  table.add_value(
-      "-n,--num-proc", "N",
-      "Ranks of the whole job, instead of --nproc-per-node; also -np N. A host list's numbers are filled in "
-      "order; the nodes of an allocation get equally many.",
-      [&](const auto& source, const auto& text) {
-        draft.total_ranks = cli::parse_count(source, text, kMaxRanksPerNode * 64);
-      });
+  table.add_value("-n,--num-proc", "N",
+                  "Ranks of the whole job, instead of --nproc-per-node; also -np N. The hosts of a list are "
+                  "filled in order; the nodes of an allocation get equally many.",
+                  [&](const auto& source, const auto& text) {
+                    draft.total_ranks = cli::parse_count(source, text, kMaxRanksPerNode * 64);
+                  });
 }
 
 void settle_total_ranks(const OptionTable& table, OptionDraft& draft, const base::Environment& environment) {

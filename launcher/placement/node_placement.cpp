@@ -36,7 +36,7 @@ int count_ranks(const RanksPerNode& wanted, const std::optional<Topology>& topol
                     {.code = ErrorCode::invalid_argument,
                      .attempted = "counting the GPUs for --nproc-per-node=gpu",
                      .cause = "this host has no GPU that ddprun may use",
-                     .hint = "give a number, or auto; 'ddp-info topo' shows the GPUs that there are"}};
+                     .hint = "give a number, or auto; 'ddp-info topo' shows the GPUs of this host"}};
   }
   const int whole = limits.whole_processors();
   const int processors = whole > 0 ? std::min(whole, allowed.count()) : allowed.count();

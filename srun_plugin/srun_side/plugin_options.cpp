@@ -97,7 +97,7 @@ const std::array<OptionEntry, kOptions>& option_table() {
       {"ddp-as", "NAMES",
        "with --ddp: horovod, mpi4py or horovod,mpi4py: what tasks' Python programs import by these names is libddp's"},
       {"ddp-imitate", "NAMES",
-       "with --ddp: mpirun, horovodrun or both: also set the variables by which their ranks know each other"},
+       "with --ddp: mpirun, horovodrun or both: also set the variables from which their ranks learn their numbers"},
       {"ddp-verbose", nullptr, "with --ddp: each task prints what it was given"},
       {"ddp-dump", "FILE",
        "[=FILE]; with --ddp: write all tasks' environment variables, where they came from and what is wrong with them, "
@@ -112,11 +112,11 @@ const std::array<OptionEntry, kOptions>& option_table() {
        "(0.0.0.0: all); without a value, or with auto, at a free port, which it prints",
        true},
       {"ddp-event-log", "FILE",
-       "with --ddp: append what happens to the step to this file as it happens, one JSON object a line"},
+       "with --ddp: append the step's events to this file as they happen, one JSON object per line"},
       {"ddp-event-log-interval", "SECONDS",
        "with --ddp: how often --ddp-event-log gets a line on steps, hidden communication and stragglers (default 60)"},
       {"ddp-hang-report-after", "SECONDS",
-       "with --ddp: say who hangs once no rank has got on for that time (default 300; 0: never)"},
+       "with --ddp: report which rank hangs once no rank has made progress for this long (default 300; 0: never)"},
   }};
   return kTable;
 }
@@ -287,7 +287,7 @@ StepTicket parse_ticket(std::string_view text) {
     set_word(ticket.options, Option::backend, {}, std::string{ticket.options.backend});
     const bool hexadecimal = ticket.secret.find_first_not_of(kDigits) == std::string::npos;
     if (!hexadecimal || ticket.secret.size() != (ticket.port != 0 ? kSecretDigits : 0))
-      refuse_ticket("its secret is none");
+      refuse_ticket("its secret is invalid");
     return ticket;
   } catch (const Error& error) {
     refuse_ticket(error.cause());

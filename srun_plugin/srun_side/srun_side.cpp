@@ -75,7 +75,7 @@ std::uint16_t parse_ready(const std::string& path, std::string_view line) {
   }
   throw Error{{.code = ErrorCode::protocol,
                .attempted = fmt::format("starting {}", path),
-               .cause = fmt::format("it answered '{}': it is of another version", line),
+               .cause = fmt::format("it answered '{}': its version differs", line),
                .hint = "install the plugin and ddp-step from one package"}};
 }
 

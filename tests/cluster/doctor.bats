@@ -173,7 +173,7 @@ second_network() {
   "$cluster" on n2 mount -o remount,size=64M /dev/shm
   examine
   finds 2 shm-size
-  says_line "^  n2, rank 2: /dev/shm has 64 MiB, where 128 MiB are needed"
+  says_line "^  n2, rank 2: /dev/shm has 64 MiB, but 128 MiB are needed"
   enough=$(fix)
   "$cluster" on n2 ${enough%%;*}
   examine

@@ -214,7 +214,7 @@ STEPS
 @test "ddp-step that does not end with srun is killed" {
   helper stubborn 'read -r secret; echo "ddp-step 0 port 1"; exec sleep 98765 </dev/null'
   run srun_with "$shared/stubborn" -N1 -n1 sh -c "$facts"
-  expect_no_store 1 "another version"
+  expect_no_store 1 "its version differs"
   eventually 5 not_running -f 'sleep 98765'
 }
 

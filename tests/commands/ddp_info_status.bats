@@ -222,7 +222,7 @@ END
 @test "of other programs: a rank that reads pages from disk all the time" {
   [ "$(stat -f -c %T .)" != tmpfs ] || skip "the files of tmpfs have no disk"
   hangs_of plain plain.py <<'END'
-likely rank 1 is *reads pages from disk all the time*
+likely rank 1 is *constantly reads pages from disk*
 swap()
 END
 }
@@ -257,7 +257,7 @@ not_swapped() { ! swapon --show | grep -q "$BATS_TEST_TMPDIR" || swapoff swapped
 @test "of other programs: a rank that swaps" {
   little_memory
   hangs_of plain plain.py <<'END'
-likely rank 1 is *reads pages from disk all the time*
+likely rank 1 is *constantly reads pages from disk*
 swap_out()
 END
 }

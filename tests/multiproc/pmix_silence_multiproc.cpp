@@ -129,7 +129,7 @@ int be_server(bool before, std::chrono::milliseconds limit) {
 // In processes of their own: a server is one per process.
 TEST(PmixSilenceDeathTest, AServerThatTakesInNothingIsBlamedAtTheDeadline) {
   EXPECT_EXIT(::_exit(be_server(true, 500ms)), testing::ExitedWithCode(0),
-              "timeout: fence 1 of 2 ranks.*the PMIx server of this node has not taken in .*PMIx_Commit");
+              "timeout: fence 1 of 2 ranks.*the PMIx server of this node has not accepted .*PMIx_Commit");
 }
 
 TEST(PmixSilenceDeathTest, AServerThatStopsDuringAFenceIsBlamedAtTheDeadline) {

@@ -156,7 +156,7 @@ cli::OptionTable doctor_table(DoctorOptions& options) {
        .usage = {"[OPTIONS]"},
        .description =
            {"Looks for what makes jobs fail, hang or crawl: limits, /dev/shm, cores, names, clocks, interfaces, "
-            "MTU, RDMA, GPUs, versions. Each finding has its evidence and how to fix it; the first line is the "
+            "MTU, RDMA, GPUs, versions. Each finding has evidence and a fix; the first line is the "
             "verdict.",
             "Alone, it examines this machine. Started by a launcher, it examines every rank's node and lets the "
             "nodes probe each other, and rank 0 prints for all. In a Slurm allocation of several nodes it "
@@ -193,7 +193,7 @@ cli::OptionTable doctor_table(DoctorOptions& options) {
       .repeated();
   table
       .add_value("--fail-on", "WHAT",
-                 "The least that makes the exit status not 0: info, warning (default), error, or never.",
+                 "The lowest severity that makes the exit status nonzero: info, warning (default), error, or never.",
                  [&](const auto&, const auto& text) { options.fail_on = parse_severity(text); })
       .choices({"info", "warning", "error", "never"});
   table.add_flag("--no-job", "Ignore the launcher and the allocation: this machine alone.", options.no_job);

@@ -138,12 +138,13 @@ cli::OptionTable flight_table(FlightOptions& options) {
   cli::OptionTable table{
       {.name = "ddp-info flight",
        .usage = {"DIR [OPTIONS]"},
-       .description = {"Compares what the ranks of a job called last, by the files of their flight recorders in DIR: "
-                       "which rank first called something else than the others, who waits for whom, and who was slow.",
+       .description = {"Compares what the ranks of a job called last, from the files of their flight recorders in DIR: "
+                       "which rank first differed "
+                       "from the others, which ranks wait for which, and which were slow.",
                        "Ranks write these files into DDP_FLIGHT_DIR when a process group fails, and at the signal "
                        "DDP_FLIGHT_SIGNAL."},
        .examples = {{"DDP_FLIGHT_DIR=$PWD/flight srun --ddp ./train", "every rank keeps its last 2000 operations"},
-                    {"ddp-info flight flight", "who made it fail"},
+                    {"ddp-info flight flight", "which rank made it fail"},
                     {"ddp-info flight flight --json | jq .first",
                      "for programs; docs/reference/ddp-info.md describes the fields"}},
        .exit_statuses = {{"0", "success, whatever was found"},

@@ -173,12 +173,13 @@ cli::OptionTable status_table(StatusOptions& options) {
       {.name = "ddp-info status",
        .usage = {"[JOBID|PID] [OPTIONS]"},
        .description =
-           {"Says who hangs in a running job: for each rank where it is, who is missing, and who waits for whom. "
-            "The first line is the verdict. The job is not touched, unless --stacks asks for it, and need not "
-            "help: what ranks of libddp called last is read from their memory; for other programs, /proc "
+           {"Shows which ranks hang in a running job: where each rank is, which are missing, and which wait for them. "
+            "The first line is the verdict. The job is not disturbed, except by --stacks, and "
+            "need not cooperate: what ranks of libddp called last is read from their memory; for other programs, /proc "
             "shows what their processes do.",
-            "PID is a process of this host: a rank, or something above ranks (ddprun, a batch script) or below "
-            "one. JOBID is a job of Slurm (17) or one of its steps (17.0), all of whose nodes are asked by srun. "
+            "PID is a process of this host: a rank, a parent of ranks (ddprun, a batch script) "
+            "or a descendant of one. JOBID is a job of Slurm (17) or one of its steps (17.0), all of whose nodes are "
+            "asked by srun. "
             "A number that is both is a process. Without either: the job of this allocation, else the only job "
             "of this user on this host."},
        .examples = {{"ddp-info status", "on the host where the job hangs"},

@@ -67,7 +67,7 @@ RankReport report_of(KeyValueStore& store, int rank, std::size_t local_rank, Dea
   if (report.rank != rank || report.local_rank != static_cast<int>(local_rank)) {
     throw Error{{.code = ErrorCode::protocol,
                  .attempted = fmt::format("reading the report of rank {}", rank),
-                 .cause = fmt::format("it says that it is of rank {} with local rank {}, not {}", report.rank,
+                 .cause = fmt::format("it claims to be of rank {} with local rank {}, not {}", report.rank,
                                       report.local_rank, local_rank),
                  .ranks = {rank}}};
   }

@@ -191,10 +191,10 @@ void add_group(nb::module_& module) {
   nb::class_<PythonGroup> made(
       module, "ProcessGroup",
       "Ranks that communicate. All of them issue the collectives of a group in the same order. "
-      "Tensors are C-contiguous: numpy "
-      "arrays and what else has the buffer protocol, or DLPack (torch.Tensor), of float32, "
+      "Tensors are C-contiguous: numpy arrays and other objects with the buffer protocol "
+      "or DLPack (torch.Tensor), of float32, "
       "float64, float16, bfloat16, float8_e4m3fn, float8_e5m2, int8, int32, int64, uint8, uint32, "
-      "uint64, bool, complex64 or complex128 (added and averaged only). None is copied. Every operation starts at "
+      "uint64, bool, complex64 or complex128 (added and averaged only). Nothing is copied. Every operation starts at "
       "once, returns a "
       "Work, and ends within `timeout` "
       "(seconds; default: the group's). Leave tensors untouched until then. `stream`: of CUDA "
@@ -216,7 +216,7 @@ void add_group(nb::module_& module) {
       .def("all_reduce", &all_reduce, "tensor"_a, "op"_a = "sum", nb::kw_only(), "timeout"_a = nb::none(),
            "stream"_a = nb::none(),
            nb::sig(DDP_SIG("all_reduce", "tensor: libddp._types.Tensor, op: " DDP_OP " = 'sum'")),
-           "In place: every rank receives the combination of all. 'avg' divides by the number of ranks.")
+           "In place: every rank receives the combination of all ranks' values. 'avg' divides by the number of ranks.")
       .def("broadcast", &broadcast, "tensor"_a, "root"_a, nb::kw_only(), "timeout"_a = nb::none(),
            "stream"_a = nb::none(), nb::sig(DDP_SIG("broadcast", "tensor: libddp._types.Tensor, root: int")),
            "In place: every rank receives root's values.")
@@ -248,7 +248,7 @@ void add_group(nb::module_& module) {
            "Both have size equal parts; part i of input becomes part rank of rank i's output.")
       .def("barrier", &barrier, nb::kw_only(), "timeout"_a = nb::none(),
            nb::sig("def barrier(self, *, timeout: float | datetime.timedelta | None = None) -> Work"),
-           "Ended when every rank has entered it.")
+           "Ends when every rank has entered it.")
       .def("send", &send, "tensor"_a, "peer"_a, "tag"_a = 0, nb::kw_only(), "timeout"_a = nb::none(),
            "stream"_a = nb::none(), nb::sig(DDP_SIG("send", "tensor: libddp._types.Tensor, peer: int, tag: int = 0")),
            "Matches one recv of the same tag, type and number of elements at peer.")
@@ -353,7 +353,7 @@ void add_object_collectives(nb::class_<PythonGroup>& group) {
       .def(
           "broadcast_object", &broadcast_one, "object"_a.none(), "root"_a = 0, nb::kw_only(), "timeout"_a = nb::none(),
           nb::sig("def broadcast_object(self, object: object, root: int = 0, *" DDP_LIMIT ") -> typing.Any"),
-          "root's object, on all ranks; the others' are not looked at. Objects are pickled: what a rank of the job "
+          "root's object, on all ranks; the others' are ignored. Objects are pickled: what a rank of the job "
           "sends can run code in the others. Blocks; `timeout` in seconds for the whole call, default: the group's for "
           "each of its exchanges. Raises Error as tensors' operations do, and pickle's exceptions, in one rank alone.")
       .def("all_gather_object", &all_gather_one, "object"_a.none(), nb::kw_only(), "timeout"_a = nb::none(),

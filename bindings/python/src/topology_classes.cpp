@@ -146,11 +146,12 @@ void add_topology(nb::module_& module) {
                     .path));
           },
           "gpu"_a, "nic"_a, "The same for a GPU and a NIC.")
-      .def("place", &place_ranks, "ranks"_a, "bind"_a = "numa", "gpus"_a = nb::none(),
-           nb::sig("def place(self, ranks: int, bind: typing.Literal['numa', 'core', 'socket', 'none'] = 'numa', gpus: "
-                   "collections.abc.Sequence[int] | None = None) -> list[Placement]"),
-           "What so many ranks on this machine should use, by local rank. gpus: indices that may be used, in the "
-           "frameworks' order; default: all visible ones. Raises InvalidArgument.")
+      .def(
+          "place", &place_ranks, "ranks"_a, "bind"_a = "numa", "gpus"_a = nb::none(),
+          nb::sig("def place(self, ranks: int, bind: typing.Literal['numa', 'core', 'socket', 'none'] = 'numa', gpus: "
+                  "collections.abc.Sequence[int] | None = None) -> list[Placement]"),
+          "What this number of ranks should use on this machine, by local rank. gpus: indices that may be used, in the "
+          "frameworks' order; default: all visible ones. Raises InvalidArgument.")
       .def("__repr__", [](const Topology& topology) {
         return "<libddp.Topology of " + topology.source() + ": " + std::to_string(topology.cores().size()) +
                " cores, " + std::to_string(topology.gpus().size()) + " GPUs>";
@@ -165,9 +166,9 @@ using namespace nb::literals;
 void add_environment(nb::module_& module) {
   nb::class_<EnvironmentFinding>(
       module, "EnvironmentFinding",
-      "Something that is wrong with environment variables, or nearly surely not what was meant.")
+      "Something that is wrong with environment variables, or almost certainly not intended.")
       .def_ro("rule", &EnvironmentFinding::rule, "'env-misspelt'; docs/reference/ddp-info.md lists them.")
-      .def_ro("error", &EnvironmentFinding::error, "The job fails or hangs by it; else a warning.")
+      .def_ro("error", &EnvironmentFinding::error, "Whether it makes the job fail or hang; else it is a warning.")
       .def_ro("variable", &EnvironmentFinding::variable)
       .def_ro("text", &EnvironmentFinding::text)
       .def_ro("remedy", &EnvironmentFinding::remedy, "What to do; empty: see text.")

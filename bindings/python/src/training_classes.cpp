@@ -36,7 +36,7 @@ SamplerOptions sampler_options(bool shuffle, std::int64_t seed, const std::strin
   }
   throw Error{{.code = ErrorCode::invalid_argument,
                .attempted = "using the argument remainder",
-               .cause = "'" + remainder + "' is not a way to deal what is left",
+               .cause = "'" + remainder + "' is not a way to distribute the remainder",
                .hint = "give pad, drop or uneven"}};
 }
 
@@ -75,11 +75,12 @@ nb::class_<Sampler> add_sampler(nb::module_& module, const char* name, const cha
   sampler
       .def("__init__", &construct<Sampler>, "dataset"_a, "group"_a = nb::none(), nb::kw_only(), "ranks"_a = 1,
            "rank"_a = 0, "shuffle"_a = true, "seed"_a = 0, "remainder"_a = remainder, signature,
-           "dataset: its len(), or how many samples it has. group: who shares them; without it, `ranks` and `rank` say "
-           "it.\n"
+           "dataset: the data set, or its number of samples. group: the ranks that "
+           "share it; without one, `ranks` and `rank`.\n"
            "remainder: 'pad' gives the first samples again until all ranks have as many, 'drop' leaves out what "
-           "remains, 'uneven' gives the first ranks one more.\n\nArguments are equal on all ranks but `rank`. With a "
-           "group construction is collective, and raises Mismatch on all ranks if they are not. Raises "
+           "remains, 'uneven' gives the first ranks one more.\n\nAll ranks give equal arguments, except `rank`. With a "
+           "group, construction is collective and "
+           "raises Mismatch on all ranks if they differ. Raises "
            "InvalidArgument.")
       .def("__len__", &Sampler::size, "Samples of this rank that are left in the epoch.")
       .def(
@@ -87,7 +88,7 @@ nb::class_<Sampler> add_sampler(nb::module_& module, const char* name, const cha
           nb::sig("def __iter__(self) -> collections.abc.Iterator[int]"))
       .def(
           "indices", [](const Sampler& self) { return indices_of(self); },
-          "Them, in order. With shuffle it permutes the whole data set, without the GIL.")
+          "These samples, in order. With shuffle it permutes the whole data set, without the GIL.")
       .def("set_epoch", &Sampler::set_epoch, "epoch"_a,
            "Before each epoch, with the same number on all ranks; else every epoch has the same order.")
       .def_prop_ro("epoch", &Sampler::epoch);
@@ -142,19 +143,18 @@ void add_samplers(nb::module_& module) {
                               "ranks. Call record() after "
                               "each step, store state_dict() of rank 0 with the model. Not thread-safe.",
                               nb::sig(DDP_SAMPLER_ARGUMENTS("uneven")))
-      .def(
-          "record", &ElasticSampler::record, "samples"_a,
-          "This rank, and each other at the same time, has consumed so many samples more: the batch's size, after each "
-          "step. Raises InvalidArgument for more than len().")
+      .def("record", &ElasticSampler::record, "samples"_a,
+           "Notes that this rank, and every other rank in the same step, has consumed this many "
+           "more samples: the batch's size, after each step. Raises InvalidArgument for more than len().")
       .def("resize", &ElasticSampler::resize, "ranks"_a, "rank"_a,
-           "Goes on with other ranks, from what has been recorded.")
+           "Continues with another number of ranks, from what has been recorded.")
       .def("state_dict", &state_dict, nb::sig("def state_dict(self) -> dict[str, int]"),
            "How far all ranks together have come, whatever their number; of plain values, for json or torch.save.")
-      .def(
-          "load_state_dict", &load_state_dict, "state"_a,
-          nb::sig("def load_state_dict(self, state: dict[str, int]) -> None"),
-          "Goes on from there. Raises Mismatch when it is of another data set's size, seed or shuffle, InvalidArgument "
-          "when it is not such a state.");
+      .def("load_state_dict", &load_state_dict, "state"_a,
+           nb::sig("def load_state_dict(self, state: dict[str, int]) -> None"),
+           "Continues from there. Raises Mismatch when it is of another data set's size, seed or shuffle, "
+           "InvalidArgument "
+           "when it is not such a state.");
   module.def("rank_seed", &rank_seed, "seed"_a, "rank"_a,
              "A seed of 64 bits for this rank's dropout and augmentation, far from the other ranks'.");
 }
@@ -326,7 +326,8 @@ void add_checkpoints(nb::module_& module) {
       .def("__init__", &make_checkpoints, "group"_a, "folder"_a, nb::kw_only(), "keep"_a = 3, "timeout"_a = nb::none(),
            nb::sig("def __init__(self, group: ProcessGroup, folder: str | os.PathLike[str], *, keep: int = 3, timeout: "
                    "float | datetime.timedelta | None = None) -> None"),
-           "keep: so many of the newest; save removes older ones. 0: all. timeout: of a save or restore, in seconds; "
+           "keep: how many of the newest to keep; save removes older ones. 0: all. timeout: of a save or restore, in "
+           "seconds; "
            "default: half an hour.")
       .def("save", &save<kWhole>, "step"_a, "tensors"_a, "extra"_a = nb::bytes(""),
            nb::sig("def save(self, step: int, tensors: " DDP_NAMED ", extra: bytes = b'') -> None"),
@@ -335,7 +336,7 @@ void add_checkpoints(nb::module_& module) {
            "is replaced.")
       .def("save_sharded", &save<kSharded>, "step"_a, "tensors"_a, "extra"_a = nb::bytes(""),
            nb::sig("def save_sharded(self, step: int, tensors: " DDP_NAMED ", extra: bytes = b'') -> None"),
-           "Each rank's own, as of an optimizer that is split among ranks: for as many ranks.")
+           "Each rank's own tensors, as of a sharded optimizer. Only as many ranks can restore them.")
       .def("restore", &restore, "tensors"_a, "step"_a = nb::none(),
            nb::sig("def restore(self, tensors: " DDP_NAMED ", step: int | None = None) -> Restored | None"),
            "In place: the newest checkpoint whose files are there, or that of step; None where there is none. tensors: "

@@ -177,7 +177,7 @@ void add_world(nb::module_& module) {
               "def environment_report(self, timeout: float | datetime.timedelta | None = None, *, all: bool = False) "
               "-> EnvironmentReport | None"),
           "The environment variables of all ranks, and what is wrong with them: on rank 0, None elsewhere. Collective. "
-          "Raises as the store.\n\n"
+          "Raises the store's errors.\n\n"
           "timeout: seconds; default 120. all: also variables that have nothing to do with training.")
       .def_prop_ro(
           "store", [](const PythonWorld& world) { return PythonStore{.shared = world.job("using the job's store")}; },

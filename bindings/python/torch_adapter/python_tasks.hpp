@@ -45,7 +45,7 @@ class PythonTasks {
       try {
         task();
       } catch (const std::exception& problem) {  // of a callback; the thread goes on
-        std::fprintf(stderr, "libddp: what was to be done at the end of an operation failed: %s\n", problem.what());
+        std::fprintf(stderr, "libddp: a callback at the end of an operation failed: %s\n", problem.what());
       }
       task = nullptr;
       lock.lock();

@@ -37,7 +37,7 @@ std::optional<FilePlace> place_of(const WholeFile& file, const std::string& atte
   if (!place.there) return place;
   if (S_ISDIR(place.there->st_mode)) throw system_error(attempted, EISDIR, "give the name of a file");
   if (S_ISREG(place.there->st_mode)) return place;
-  if (file.last == LastLink::refused) throw system_error(attempted, EEXIST, "it is there and no file");
+  if (file.last == LastLink::refused) throw system_error(attempted, EEXIST, "it exists and is not a file");
   check_special_file(attempted, place, *place.there);
   return std::nullopt;
 }

@@ -7,7 +7,7 @@ namespace ddp::base {
 /// its parent count for nothing. Thread-safe.
 class RunningClockGuard {
  public:
-  /// Starts the thread if it is the first. Where there can be no more threads, stops are not noticed.
+  /// Starts the thread if it is the first. Where no more threads can be started, stops are not noticed.
   RunningClockGuard() noexcept;
   RunningClockGuard(const RunningClockGuard&) = delete;
   RunningClockGuard& operator=(const RunningClockGuard&) = delete;

@@ -40,7 +40,7 @@ bool within(std::chrono::seconds limit, bool may_hang, Work work) {
   if (may_hang) {
     try {
       return base::abandonable_call(work, Deadline::after(limit)).value_or(false);
-    } catch (const Error& error) {  // there can be no more threads
+    } catch (const Error& error) {  // no more threads can be started
       base::log(base::LogLevel::debug, "closing a group: {}", error.what());
     }
   }

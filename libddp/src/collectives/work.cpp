@@ -23,10 +23,10 @@ void call(WorkState& work, const std::function<void(const Work&)>& function) noe
   try {
     function(Work{work});
   } catch (const std::exception& problem) {
-    base::log(base::LogLevel::error, "a function that was to be called at the end of {} failed: {}", work.description(),
+    base::log(base::LogLevel::error, "the function to call at the end of {} failed: {}", work.description(),
               problem.what());
   } catch (...) {
-    base::log(base::LogLevel::error, "a function that was to be called at the end of {} failed", work.description());
+    base::log(base::LogLevel::error, "the function to call at the end of {} failed", work.description());
   }
 }
 

@@ -207,7 +207,8 @@ void Pmi2Store::fence(Deadline deadline) {
     absent = find_absent(deadline, unchecked);
   } catch (const Error& error) {
     ErrorDetail detail = failure.detail();
-    detail.cause = fmt::format("not all ranks arrived before the deadline; who, is unknown ({})", error.what());
+    detail.cause =
+        fmt::format("not all ranks arrived before the deadline; which did not, is unknown ({})", error.what());
     throw Error{std::move(detail)};
   }
   if (fence_answered_) {

@@ -65,7 +65,7 @@ PmixLibrary::PmixLibrary(const std::string& name) {
   if (missing.empty()) return;
   fail(fmt::format("{}{} has no {}", file_.empty() ? name : file_,
                    get_version == nullptr ? "" : fmt::format(" ({})", get_version()), missing),
-       "libddp needs PMIx 4.2 or newer; a process can use one PMIx only, so that which an MPI has loaded comes first");
+       "libddp needs PMIx 4.2 or newer; a process can use only one PMIx: one that an MPI has loaded takes precedence");
 }
 
 const PmixLibrary& pmix() {

@@ -124,7 +124,7 @@ void publish(std::vector<Publication> publications, const std::string& attempted
       deadline);
   if (done) return;
   throw server_silent(
-      attempted, "the PMIx server of this node has not taken in this rank's values (PMIx_Commit) before the deadline");
+      attempted, "the PMIx server of this node has not accepted this rank's values (PMIx_Commit) before the deadline");
 }
 
 /// Where a get looks for its answer.
@@ -242,7 +242,7 @@ std::vector<int> PmixStore::find_absent(const std::string& attempted, Deadline d
     answered = answered || answer.has_value();
   }
   if (!lives && !answered && !absent.empty()) {
-    throw server_silent(attempted, "the PMIx server of this node answers no question any more");
+    throw server_silent(attempted, "the PMIx server of this node no longer answers");
   }
   return absent;
 }

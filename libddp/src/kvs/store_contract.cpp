@@ -20,7 +20,7 @@ void check_usable(bool usable, const std::string& attempted) {
   throw Error{{.code = ErrorCode::unavailable,
                .attempted = attempted,
                .cause = "the key-value store was left, or an earlier fence of it failed",
-               .hint = "launchers cannot take a failed fence back; end the job and start it again"}};
+               .hint = "launchers cannot undo a failed fence; end the job and start it again"}};
 }
 
 Error key_not_found(const std::string& attempted, std::string native) {

@@ -146,7 +146,7 @@ std::optional<ErrorDetail> compare(const Key& key, const std::map<int, Facts>& f
       .cause = fmt::format("{} {} {}, {} {} {}", format_ranks(like_first), like_first.size() == 1 ? "has" : "have",
                            theirs, format_ranks(different), different.size() == 1 ? "has" : "have", its),
       .ranks = std::move(ranks),
-      .hint = "give the same on all ranks, or another name to what is another operation"};
+      .hint = "give the same on all ranks, or give different operations different names"};
 }
 
 }  // namespace named

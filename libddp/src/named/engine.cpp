@@ -435,7 +435,7 @@ int Engine::add_set(const std::vector<int>& ranks, Deadline deadline) {
     if (place == world.end() || sorted.size() != ranks.size()) {
       base::throw_invalid_argument(
           "adding a process set",
-          place == world.end() ? fmt::format("rank {} is none of the job", rank) : "a rank is in it twice",
+          place == world.end() ? fmt::format("rank {} is not in the job", rank) : "a rank is in it twice",
           "give ranks of the job, each once");
     }
     places.push_back(static_cast<int>(place - world.begin()));
@@ -459,7 +459,7 @@ int Engine::add_set(const std::vector<int>& ranks, Deadline deadline) {
 
 void Engine::remove_set(int number, Deadline deadline) {
   const std::lock_guard changing(changing_sets_);
-  if (number == 0) base::throw_invalid_argument("removing a process set", "it is that of all ranks", {});
+  if (number == 0) base::throw_invalid_argument("removing a process set", "it is the set of all ranks", {});
   Request request{.key = {.kind = Kind::remove_set, .name = fmt::format("#{}", ++changes_)},
                   .facts = {.ranks = {number}}};
   const PendingPointer pending = submit(std::move(request), {});

@@ -210,7 +210,7 @@ void Engine::take_token(const Lock& lock, SetState& set, const Token& token) {
     if (head.proof == token.head.proof) continue;
     const Error error{{.code = ErrorCode::protocol,
                        .attempted = "following the learned order of named operations",
-                       .cause = "ranks have come to different places in it",
+                       .cause = "ranks have reached different places in it",
                        .ranks = {set.group.global_ranks()[rank]}}};
     tell_end(lock, error);
     return end_all(lock, error);

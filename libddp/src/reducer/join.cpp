@@ -106,7 +106,7 @@ void Join::check_round(const Round& round) const {
     }
     throw Error{{.code = ErrorCode::mismatch,
                  .attempted = kJoining,
-                 .cause = fmt::format("rank {} does something else than those before it, or has other options",
+                 .cause = fmt::format("rank {} does something different from the ranks before it, or has other options",
                                       group_->global_ranks()[rank]),
                  .ranks = {group_->global_ranks()[rank]},
                  .hint = "take the same steps, and make the Join with the same options, on all ranks"}};

@@ -138,7 +138,7 @@ RecordedOrder RecordedOrder::load(const std::string& path) {
   if (recorded.parameters.empty()) reader.fail("it names no parameters");
   recorded.order = reader.numbers<std::size_t>(kOrder, recorded.parameters.size() - 1);
   recorded.counts = reader.numbers<std::int64_t>(kCounts, UINT32_MAX);
-  if (!reader.at_end()) reader.fail("it has lines too many");
+  if (!reader.at_end()) reader.fail("it has too many lines");
   return recorded;
 }
 

@@ -55,8 +55,7 @@ void throw_missing(ProcessGroup& group, const std::string& description, std::str
   std::vector<int> guilty;
   for (const auto& [answer, ranks] : group_answers(group, by_rank)) {
     if (answer.empty()) continue;
-    if (answer == kGivenUp)
-      hint = "look at what failed there; a step that fails is tried again, or left out, on all ranks";
+    if (answer == kGivenUp) hint = "look at what failed there; on all ranks, retry a failed step or skip it";
     cause += fmt::format("{}on {}, {}", cause.empty() ? "" : "; ", format_ranks(ranks), answer);
     guilty.insert(guilty.end(), ranks.begin(), ranks.end());
   }

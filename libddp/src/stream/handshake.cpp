@@ -57,7 +57,8 @@ Announcement parse_announcement(std::span<const std::byte> bytes) {
   const auto method = std::to_integer<std::uint8_t>(bytes.front());
   if (method < static_cast<std::uint8_t>(ProofMethod::job_secret) ||
       method > static_cast<std::uint8_t>(ProofMethod::none)) {
-    throw failure(ErrorCode::protocol, "reading how to prove who is who", fmt::format("there is no method {}", method));
+    throw failure(ErrorCode::protocol, "agreeing on how to prove identity",
+                  fmt::format("there is no method {}", method));
   }
   Announcement announcement{.method = static_cast<ProofMethod>(method)};
   const auto salt = bytes.subspan(1, announcement.salt.size());

@@ -123,7 +123,7 @@ Bytes SessionCipher::open(std::span<const std::byte> sealed) {
   if (::crypto_aead_chacha20poly1305_ietf_decrypt(reinterpret_cast<unsigned char*>(plain.data()), nullptr, nullptr,
                                                   raw(sealed.data()), sealed.size(), nullptr, 0, nonce.data(),
                                                   receiving_.data()) != 0) {
-    refuse(kDecrypting, "it was changed on the way, or does not come from the other side");
+    refuse(kDecrypting, "it was altered in transit, or another process sent it");
   }
   ++received_;
   return plain;

@@ -89,7 +89,7 @@ CheckpointManifest newest_whole(const CheckpointFolder& folder, const std::vecto
     CheckpointManifest manifest = folder.read_manifest(step);
     const auto gap = folder.gap_of(manifest);
     if (!gap || !gap->absent) {
-      if (newest) base::log(base::LogLevel::warning, "restoring '{}': passed over {}", folder.step_path(step), passed);
+      if (newest) base::log(base::LogLevel::warning, "restoring '{}': skipped {}", folder.step_path(step), passed);
       return manifest;
     }
     passed += fmt::format("{}step-{} ({})", passed.empty() ? "" : ", ", step, gap->cause);

@@ -51,7 +51,7 @@ class ManifestReader {
     return std::string{word};
   }
   void expect_end() const {
-    if (!text_.empty()) fail("it has lines too many");
+    if (!text_.empty()) fail("it has too many lines");
   }
   [[noreturn]] void fail(const std::string& cause) const { throw_damaged(path_, cause); }
 

@@ -317,14 +317,13 @@ void FolderOwner::check(Deadline deadline) {
   const Reading reading = read_owner(path_);
   if (reading.saver && reading.saver->claim == self_.claim) return;
   if (!reading.there) return claim(deadline);
-  throw owner_error(
-      ErrorCode::conflict, folder_,
-      fmt::format("{} has taken the folder over from {}", reading.saver ? reading.saver->name() : "another job",
-                  self_.name()),
-      fmt::format(
-          "if both are to continue, give each a folder of its own; a job is taken for gone when it is requeued, or "
-          "not heard of for {} s",
-          patience_.silence.count() / 1000));
+  throw owner_error(ErrorCode::conflict, folder_,
+                    fmt::format("{} has taken the folder over from {}",
+                                reading.saver ? reading.saver->name() : "another job", self_.name()),
+                    fmt::format("if both are to continue, give each a folder of its own; a job counts as gone once it "
+                                "is requeued, or shows no "
+                                "sign of life for {} s",
+                                patience_.silence.count() / 1000));
 }
 
 std::string FolderOwner::new_save_id() const { return fmt::format("{}{:08x}", self_.claim, std::random_device{}()); }

@@ -52,7 +52,7 @@ SamplerState parse_sampler_state(std::string_view text) {
                     take_number(rest, "seed", state.seed) && take_number(rest, "shuffle", shuffle) && rest.empty();
   if (!read || (shuffle != 0 && shuffle != 1) || state.consumed < 0 || state.consumed > state.dataset_size) {
     base::throw_invalid_argument("reading the state of a sampler",
-                                 fmt::format("'{:.100}' is none of this version", text),
+                                 fmt::format("'{:.100}' is not a state of this version", text),
                                  "it looks like 'ddp-sampler 1 epoch=3 consumed=1200 of=50000 seed=7 shuffle=1'");
   }
   state.shuffle = shuffle == 1;

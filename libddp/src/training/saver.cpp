@@ -83,7 +83,7 @@ class SaverReader {
     return text == "yes";
   }
   void expect_end() const {
-    if (!text_.empty()) fail("it has lines too many");
+    if (!text_.empty()) fail("it has too many lines");
   }
   [[noreturn]] void fail(const std::string& cause) const {
     throw Error{{.code = ErrorCode::protocol, .attempted = fmt::format("reading '{}'", path_), .cause = cause}};
@@ -163,7 +163,7 @@ Saver parse_saver(std::string_view text, const std::string& path) {
   saver.space = reader.number<std::uint64_t>("space ");
   saver.locked = reader.yes("locked ");
   while (reader.is_at("former ")) {
-    if (saver.formers.size() == kMostFormers) reader.fail("it names too many formers");
+    if (saver.formers.size() == kMostFormers) reader.fail("it names too many previous owners");
     saver.formers.push_back(reader.claim("former "));
   }
   reader.expect(kSaverEnd);

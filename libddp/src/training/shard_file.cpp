@@ -176,7 +176,7 @@ void throw_damaged(const std::string& path, std::string cause, ErrorCode code) {
   throw Error{{.code = code,
                .attempted = fmt::format("reading '{}'", path),
                .cause = std::move(cause),
-               .hint = fmt::format("remove '{}' to continue from the checkpoint before",
+               .hint = fmt::format("remove '{}' to continue from the previous checkpoint",
                                    std::filesystem::path(path).parent_path().string())}};
 }
 
@@ -184,7 +184,7 @@ void throw_other_version(const std::string& path, std::int64_t found, std::int64
   throw Error{{.code = ErrorCode::protocol,
                .attempted = fmt::format("reading '{}'", path),
                .cause = fmt::format("it has version {} of the format, this libddp reads {}", found, known),
-               .hint = "restore it with the libddp that has saved it"}};
+               .hint = "restore it with the libddp that saved it"}};
 }
 
 namespace {

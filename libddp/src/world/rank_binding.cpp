@@ -89,7 +89,7 @@ std::optional<BoundRank> RankBinding::apply(KeyValueStore& store, const std::str
       }
     }
     if (request.bind != policy_) {
-      base::log(base::LogLevel::warning, "DDP_BIND is {}, but {} in the first rank of this node, which counts",
+      base::log(base::LogLevel::warning, "DDP_BIND is {}, but {} in the first rank of this node, whose value applies",
                 to_string(policy_), to_string(request.bind));
     }
     const auto own = std::find(local_ranks.begin(), local_ranks.end(), rank) - local_ranks.begin();

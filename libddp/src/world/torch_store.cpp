@@ -128,7 +128,7 @@ void TorchStore::Impl::take(WorldState& state, const std::string& key, Deadline 
     const auto worker = launchers_store(state);
     if (!worker) {
       throw failure(ErrorCode::conflict,
-                    "rank 0 has the store of its launcher in its environment, and this rank has not", {0, state.rank},
+                    "rank 0 has the store of its launcher in its environment, and this rank does not", {0, state.rank},
                     "RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT and TORCHELASTIC_* are the launcher's; do not set or "
                     "remove them for some ranks only");
     }

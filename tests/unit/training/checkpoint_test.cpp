@@ -269,7 +269,7 @@ TEST_F(CheckpointTest, HasFilesThatKnowWhereTheyBelong) {
   for (const Error& newer : {refusal(8), *error_of([&] { training::parse_shard_start(start, path); })}) {
     EXPECT_EQ(newer.code(), ErrorCode::protocol);
     EXPECT_EQ(newer.cause(), "it has version 2 of the format, this libddp reads 1");
-    EXPECT_EQ(newer.hint(), "restore it with the libddp that has saved it");
+    EXPECT_EQ(newer.hint(), "restore it with the libddp that saved it");
   }
   manifest.shards.pop_back();
   const std::string fewer = training::format_manifest(manifest);
@@ -340,7 +340,7 @@ TEST_F(CheckpointTest, WithoutItsFilesIsPassedOverAndNotCounted) {
   });
   const std::string said = testing::internal::GetCapturedStderr();
   EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << said;
-  EXPECT_THAT(said, HasSubstr("/step-2': passed over step-4 ('rank-0-of-2."));
+  EXPECT_THAT(said, HasSubstr("/step-2': skipped step-4 ('rank-0-of-2."));
   EXPECT_THAT(said, HasSubstr("' is missing), step-3 ('rank-1-of-2."));
   EXPECT_EQ(refusal(4).code(), ErrorCode::not_found) << "asked for by its number";
   save_two(5);

@@ -112,7 +112,7 @@ constexpr Rule kFabricRules[] = {
     {.id = "gpu-fabric",
      .severity = Severity::error,
      .title = "the NVLink fabric is not ready",
-     .meaning = "NCCL fails in its beginning (CUDA error 401 or 802), or CUDA itself does not start.",
+     .meaning = "NCCL fails at startup (CUDA error 401 or 802), or CUDA itself does not start.",
      .fix = "systemctl restart nvidia-fabricmanager, and look at its log; NCCL_NVLS_ENABLE=0 to do without",
      .check = &check_fabric},
     {.id = "fabric-manager-version",
@@ -124,8 +124,8 @@ constexpr Rule kFabricRules[] = {
     {.id = "nvls-caps",
      .severity = Severity::info,
      .title = "a container lacks devices that NVLink SHARP may need",
-     .meaning = "Where NCCL finds that GPUs can sum in NVSwitches and cannot set that up, it fails and does not fall "
-                "back. Whether it needs these devices depends on driver and container.",
+     .meaning = "If NCCL finds that GPUs can sum in NVSwitches but cannot set that up, "
+                "it fails and does not fall back. Whether it needs these devices depends on driver and container.",
      .fix = "if NCCL fails in NVLS: expose /dev/nvidia-caps and /dev/nvidia-caps-imex-channels to the container, or "
             "NCCL_NVLS_ENABLE=0",
      .check = &check_caps},

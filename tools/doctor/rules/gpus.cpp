@@ -269,14 +269,14 @@ constexpr Rule kGpuRules[] = {
      .check = &check_hidden},
     {.id = "gpu-shared",
      .severity = Severity::error,
-     .title = "ranks have one GPU in common",
+     .title = "ranks share a GPU",
      .meaning = "NCCL refuses two ranks on one GPU ('Duplicate GPU detected').",
      .fix = "as many GPUs as ranks on each node; no CUDA_VISIBLE_DEVICES that is equal for all of them",
      .check = &check_shared},
     {.id = "gpu-none",
      .severity = Severity::error,
      .title = "some ranks have no GPU",
-     .meaning = "Others have, so these fail, or the job falls back to processors.",
+     .meaning = "Other ranks have one, so these fail, or the job falls back to processors.",
      .fix = "ask for GPUs on all nodes (--gpus-per-node), and look at CUDA_VISIBLE_DEVICES and nvidia-smi there",
      .check = &check_none},
     {.id = "gpu-models",
@@ -294,9 +294,8 @@ constexpr Rule kGpuRules[] = {
     {.id = "pci-acs",
      .severity = Severity::warning,
      .title = "PCIe switches send packets between GPUs and adapters to the processor",
-     .meaning =
-         "Access Control Services take the short way between devices under one switch away: slow, and on some machines "
-         "transfers hang. Virtual machines need it, others do not.",
+     .meaning = "Access Control Services block the direct path between devices under one switch: transfers "
+                "are slow, and hang on some machines. Virtual machines need it, others do not.",
      .fix = "setpci -s PORT ECAP_ACS+6.w=0000 at boot, or switch ACS off in the firmware",
      .check = &check_acs},
     {.id = "iommu",
@@ -333,8 +332,9 @@ constexpr Rule kAdapterRules[] = {
     {.id = "hca-counts",
      .severity = Severity::warning,
      .title = "nodes have different numbers of adapters",
-     .meaning = "NCCL uses as many as the poorest node has, over other ways than planned; 2.30 and newer refuse with "
-                "NCCL_IGNORE_NET_MISMATCH=0.",
+     .meaning =
+         "NCCL uses as many as the node with the fewest has, over other paths than planned; 2.30 and newer refuse with "
+         "NCCL_IGNORE_NET_MISMATCH=0.",
      .fix = "look for adapters that are down (ibstat), or name those that all nodes have in NCCL_IB_HCA",
      .check = &check_counts},
     {.id = "rails-crossed",

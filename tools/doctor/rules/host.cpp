@@ -47,7 +47,7 @@ void check_open_files(const JobFacts& job, Findings& findings) {
   for (const RankFacts& rank : job.ranks) {
     if (rank.open_files < 0 || rank.open_files >= needed) continue;
     findings.on_rank(
-        rank, fmt::format("{} open files, where {} ranks may need {}", rank.open_files, job.ranks.size(), needed),
+        rank, fmt::format("{} open files, but {} ranks may need {}", rank.open_files, job.ranks.size(), needed),
         fmt::format("ulimit -n {} before srun, which passes limits on; LimitNOFILE= of slurmd for all jobs", needed));
   }
 }
@@ -59,10 +59,10 @@ void check_shm_size(const JobFacts& job, Findings& findings) {
       findings.on_node(node, "/dev/shm is missing", "mount -t tmpfs tmpfs /dev/shm");
     } else if (node.facts.shm_bytes < needed) {
       findings.on_node(node,
-                       fmt::format("/dev/shm has {}, where {} are needed", bytes(node.facts.shm_bytes), bytes(needed)));
+                       fmt::format("/dev/shm has {}, but {} are needed", bytes(node.facts.shm_bytes), bytes(needed)));
     } else if (node.facts.shm_free_bytes < needed) {
       findings.on_node(node,
-                       fmt::format("/dev/shm has {} left of {}, where {} are needed", bytes(node.facts.shm_free_bytes),
+                       fmt::format("/dev/shm has {} left of {}, but {} are needed", bytes(node.facts.shm_free_bytes),
                                    bytes(node.facts.shm_bytes), bytes(needed)),
                        "remove what ended jobs have left there: ls -l /dev/shm");
     }

@@ -103,7 +103,7 @@ constexpr std::array kBadNccl{
             "NCCL_IB_PCI_RELAXED_ORDERING"},
     // Release notes of NVIDIA's Resiliency Extension 0.5.0
     BadNccl{{{2, 28, 3}, {2, 28, 9}},
-            "programs that begin again in the same process after a failure crash (SIGSEGV)",
+            "programs that restart in the same process after a failure crash (SIGSEGV)",
             "NCCL 2.28.9",
             false,
             {}},
@@ -192,7 +192,7 @@ constexpr Rule kNcclRules[] = {
      .check = &check_sockets},
     {.id = "nccl-ras-port",
      .severity = Severity::warning,
-     .title = "NCCL's RAS cannot have its port",
+     .title = "NCCL's RAS cannot use its port",
      .meaning = "ncclras and ddp-info status would ask the other user's job, or get no answer for this one.",
      .fix = "NCCL_RAS_ADDR=localhost:PORT, with another port for each job on the node",
      .check = &check_ras_port},

@@ -186,14 +186,14 @@ constexpr Rule kRdmaRules[] = {
     {.id = "rdma-unused",
      .severity = Severity::warning,
      .title = "NCCL would not use the RDMA network",
-     .meaning = "A variable, or what a container lacks, keeps NCCL from the adapters; it then uses TCP without a word, "
+     .meaning = "A variable, or what a container lacks, keeps NCCL from the adapters; it then silently uses TCP, "
                 "many times slower.",
      .fix = "unset the variable",
      .check = &check_unused},
     {.id = "hca-missing",
      .severity = Severity::error,
      .title = "NCCL_IB_HCA names an adapter that is missing or not active",
-     .meaning = "NCCL says nothing of it and uses the others, or TCP; ranks then differ in their number of adapters.",
+     .meaning = "NCCL silently uses the others, or TCP; ranks then differ in their number of adapters.",
      .fix = "correct the list by ibv_devices and ibstat; put it into /etc/nccl.conf where nodes differ",
      .check = &check_devices},
     {.id = "hca-prefix",

@@ -1,4 +1,4 @@
-"""Buffers of upper-case calls, as mpi4py takes them: arrays, or lists of an array, counts and a datatype. None is copied."""
+"""Buffers of upper-case calls, as mpi4py takes them: arrays, or lists of an array, counts and a datatype. Nothing is copied."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class CallScope {
 class CallMonitor {
  public:
   /// A new slot, watched until nobody holds it. @p consequence of its hanging, for the message. @p limit: the time
-  /// after which a call is told. Throws Error(system) when there can be no more threads.
+  /// after which a call is told. Throws Error(system) when no more threads can be started.
   static std::shared_ptr<CallSlot> watch(std::string group, std::string consequence, std::chrono::milliseconds limit);
 
  private:
@@ -62,7 +62,7 @@ class CallMonitor {
 class BlockingCalls {
  public:
   /// Runs @p call, which does not throw, with captures of other threads left alone. The end of the process waits for
-  /// it, for some seconds. False, and logged: there can be no more threads.
+  /// it, for some seconds. False, and logged: no more threads can be started.
   static bool start(std::function<void()> call) noexcept;
   /// Waits until none is under way; true if so by the deadline. Not from one.
   static bool wait_for_all(Deadline deadline) noexcept;

@@ -88,7 +88,7 @@ auto on_thread(const std::string& attempted, Deadline deadline, const Look& look
   }
   throw Error{{.code = started ? ErrorCode::timeout : ErrorCode::system,
                .attempted = attempted,
-               .cause = started ? "the device has not come to it in time" : "there can be no more threads",
+               .cause = started ? "the device did not start it in time" : "no more threads can be started",
                .hint = started ? "work on the device that does not end holds it up" : "see ulimit -u"}};
 }
 

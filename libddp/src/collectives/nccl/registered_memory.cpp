@@ -69,7 +69,7 @@ std::shared_ptr<RegisteredMemory> RegisteredMemory::allocate(const NcclLibrary& 
   }
   throw Error{{.code = started ? ErrorCode::timeout : ErrorCode::system,
                .attempted = fmt::format("allocating {} bytes for group '{}'", bytes, group),
-               .cause = started ? "the device has not come to it in time" : "there can be no more threads",
+               .cause = started ? "the device did not start it in time" : "no more threads can be started",
                .hint = started ? "work on the device that does not end holds it up" : "see ulimit -u"}};
 }
 

@@ -158,7 +158,7 @@ class Leader {
     accept_some();  // it may have come meanwhile, and failed
     check_members();
     const std::string ranks = format_ranks(gone);
-    fail(ErrorCode::peer_lost, fmt::format("{} ended before the ranks met", ranks), std::move(gone));
+    fail(ErrorCode::peer_lost, fmt::format("{} ended before the ranks were connected", ranks), std::move(gone));
   }
 
   /// Tells the ranks that have joined, and late ones.
@@ -232,7 +232,7 @@ class Leader {
       if (received == Received::message && message.kind == Kind::failed) {
         fail(message.code, fmt::format("rank {}: {}", rank, message.text), {number});
       }
-      fail(ErrorCode::peer_lost, fmt::format("rank {} ended while the ranks met", rank), {number});
+      fail(ErrorCode::peer_lost, fmt::format("rank {} ended while the ranks connected", rank), {number});
     }
   }
 
@@ -300,7 +300,7 @@ class Member {
     send(socket_.get(), {.kind = Kind::ready, .rank = rendezvous_.rank});
     JoinMessage go;
     if (next(go, nullptr) != Received::message || go.kind != Kind::go) {
-      fail(ErrorCode::peer_lost, "the leader, rank 0, ended while the ranks met", {0});
+      fail(ErrorCode::peer_lost, "the leader, rank 0, ended while the ranks connected", {0});
     }
   }
 
@@ -318,7 +318,7 @@ class Member {
 
   void check_deadline() const {
     if (deadline_.expired()) {
-      fail(ErrorCode::timeout, "the leader, rank 0, has not said in time that all ranks have come", {});
+      fail(ErrorCode::timeout, "the leader, rank 0, did not confirm in time that all ranks have joined", {});
     }
   }
   void pause() const {

@@ -275,7 +275,7 @@ RasAddress ras_address(const std::string& text) {
 std::string ask_ras(const RasAddress& address, Deadline deadline) {
   const base::UniqueFd socket = base::connect_tcp(address.host, address.port, deadline);
   const std::string greeting = exchange(socket.get(), "CLIENT PROTOCOL 2\n", deadline);
-  if (!greeting.starts_with("SERVER PROTOCOL ")) refuse_answer("what listens there is no RAS of NCCL");
+  if (!greeting.starts_with("SERVER PROTOCOL ")) refuse_answer("the process listening there is not NCCL's RAS");
   exchange(socket.get(), kPeerTimeout, deadline);
   exchange(socket.get(), "SET FORMAT JSON\n", deadline);  // after "ERROR: ..." it answers in text
   send_line(socket.get(), "STATUS\n", deadline);
@@ -341,7 +341,7 @@ void ask_nccl(const std::string& proc, HostFacts& facts, Deadline deadline) {
   } catch (const Error& error) {
     // NCCL opens its port with its first communicator; PyTorch also maps the library in programs that never create one.
     if (error.code() == ErrorCode::unavailable && !has_communicators(facts)) return;
-    facts.notes.push_back(fmt::format("NCCL's RAS was not of use: {}", error.what()));
+    facts.notes.push_back(fmt::format("NCCL's RAS did not help: {}", error.what()));
   }
 }
 

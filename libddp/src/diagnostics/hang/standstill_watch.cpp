@@ -81,7 +81,7 @@ StandstillWatch::StandstillWatch(std::vector<pid_t> ranks, std::chrono::millisec
     try {
       shared->run();
     } catch (const std::exception& error) {
-      base::log(base::LogLevel::warning, "watching whether the ranks get on: {}", error.what());
+      base::log(base::LogLevel::warning, "watching the progress of the ranks: {}", error.what());
     }
   }).detach();
 }

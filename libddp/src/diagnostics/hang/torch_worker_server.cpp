@@ -110,7 +110,7 @@ std::optional<std::string> ask_handler(const std::string& path, const std::strin
   std::string answer = receive_all(socket.get(), deadline);
   const std::size_t body = answer.find("\r\n\r\n");
   if (!answer.starts_with("HTTP/1.") || answer.size() < 12 || body == std::string::npos)
-    fail_to_ask(ErrorCode::protocol, "what listens there does not speak HTTP");
+    fail_to_ask(ErrorCode::protocol, "the process listening there does not speak HTTP");
   const std::string_view status{answer.data() + 9, 3};
   if (status == "404") return std::nullopt;
   if (status != "200") fail_to_ask(ErrorCode::unavailable, "it answered with an error", std::string{status});

@@ -51,7 +51,7 @@ std::string where_asleep(const RankFacts& rank) {
 }
 
 std::string text_of(Place place, const RankFacts& rank) {
-  const std::string swapping = rank.swaps ? ", reads pages from disk all the time" : "";
+  const std::string swapping = rank.swaps ? ", constantly reads pages from disk" : "";
   switch (place) {
     case Place::exited: return rank.state == 'Z' ? "ended (a zombie)" : "ended";
     case Place::stopped: return rank.state == 't' ? "stopped by a debugger" : "stopped";

@@ -152,7 +152,7 @@ class Reader {
       fail(cpu, fmt::format("numaid=\"{}\" is not the number of a NUMA node", number), "is it NCCL's format?");
     }
     for (const NumaNode& node : parts_.numa_nodes) {
-      if (node.os_index == *numa) fail(cpu, fmt::format("NUMA node {} is there twice", *numa), "remove one of them");
+      if (node.os_index == *numa) fail(cpu, fmt::format("NUMA node {} appears twice", *numa), "remove one of them");
     }
     const CpuSet cpus = affinity_of(cpu) - seen_;  // a processor of several nodes belongs to the first
     seen_ = seen_ | cpus;

@@ -209,7 +209,7 @@ TEST(HangJudge, WithoutRecordersProcessesTell) {
        HangAnswer::hangs,
        {3},
        "likely rank 3 is computing (10 %"},
-      {"swaps", with(swapping), HangAnswer::hangs, {3}, "reads pages from disk all the time"},
+      {"swaps", with(swapping), HangAnswer::hangs, {3}, "constantly reads pages from disk"},
       {"gone",
        {plain(0, 3, 'S', "futex"), plain(2, 3, 'S', "futex")},
        HangAnswer::hangs,

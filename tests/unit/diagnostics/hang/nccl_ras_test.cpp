@@ -218,7 +218,7 @@ TEST(NcclRas, SilentEndlessAndOtherServersEnd) {
   }
   {
     FakeRas other{[](int fd) { say(fd, "SSH-2.0-OpenSSH\n"); }};
-    EXPECT_THAT(refusal(other), HasSubstr("no RAS of NCCL"));
+    EXPECT_THAT(refusal(other), HasSubstr("is not NCCL's RAS"));
   }
   {
     FakeRas gone{[](int fd) { line_from(fd); }};

@@ -60,9 +60,8 @@ TEST_F(AgentLife, ASilentCoordinatorIsLostInTimeAndOneThatBeatsIsNot) {
   coordinator_lives_ = false;
   live(20s, [this] { return !coordinator_open(); });
   EXPECT_THAT(to_attempt(), ElementsAre(signal_ranks(SIGTERM, true), signal_ranks(SIGCONT, true)));
-  EXPECT_THAT(
-      told(),
-      HasSubstr("the connection to the coordinator at n0 was lost (nothing has come from it any more); ending"));
+  EXPECT_THAT(told(),
+              HasSubstr("the connection to the coordinator at n0 was lost (it no longer sends anything); ending"));
 }
 
 TEST_F(AgentLife, ACoordinatorThatCtrlZStopsIsWaitedFor) {

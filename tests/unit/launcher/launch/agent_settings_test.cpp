@@ -91,7 +91,7 @@ TEST(AgentSettingsTest, WhatIsCutOffOrNoneIsRefused) {
   EXPECT_THAT(settings_complaint(std::string(1'000, 'x')), HasSubstr("not from a ddprun"));
   EXPECT_THAT(settings_complaint("ddprun-agent 1.0 x\n"), HasSubstr("length"));
   EXPECT_THAT(settings_complaint(""), HasSubstr("ended early"));
-  EXPECT_THAT(settings_complaint("ddprun-agent 1.0 5\nab", 100ms), HasSubstr("does not come"));
+  EXPECT_THAT(settings_complaint("ddprun-agent 1.0 5\nab", 100ms), HasSubstr("did not arrive"));
   EXPECT_THAT(settings_complaint("ddprun-agent 1.0 2\nab"), HasSubstr("the message ends after"));
   tests::check_message<AgentSettings>();
 }

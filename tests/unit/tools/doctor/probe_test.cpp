@@ -88,7 +88,7 @@ TEST(DoctorReport, SaysTheVerdictFirst) {
   done.findings = test::findings_of(job);
   EXPECT_THAT(format_text(done), testing::StartsWith("1 error, 1 warning: 2 nodes, 4 ranks, 7 rules, 0.12 s\n"
                                                      "error shm-size: /dev/shm is too small\n"
-                                                     "  n1, ranks 2-3: /dev/shm has 64 MiB, where 128 MiB are needed\n"
+                                                     "  n1, ranks 2-3: /dev/shm has 64 MiB, but 128 MiB are needed\n"
                                                      "    fix: mount -o remount,size=50% /dev/shm"));
   EXPECT_THAT(format_json(done), testing::AllOf(HasSubstr("\"rule\": \"shm-size\""), HasSubstr("\"errors\": 1")));
 }
