@@ -223,7 +223,7 @@ def test_variables_of_horovod_by_libddps_names():
     assert done.stdout == "error lo\n" * 2, done.stdout + done.stderr
     assert done.stderr.count("no effect: HOROVOD_AUTOTUNE_LOG, HOROVOD_TIMELINE_MARK_CYCLES\n") == 1, done.stderr
     own = run(sys.executable, "-c", "import libddp; libddp.init()\n" + program, DDP_LOG_LEVEL="debug", **settings)
-    assert own.stdout == "debug lo\n" and "HOROVOD_GLOO_IFACE (libddp.init() came before hvd.init())" in own.stderr, own.stderr
+    assert own.stdout == "debug lo\n" and "HOROVOD_GLOO_IFACE (libddp.init() was called before hvd.init())" in own.stderr, own.stderr
     wrong = run(sys.executable, "-c", program, HOROVOD_LOG_LEVEL="loud")
     assert wrong.returncode == 1 and "HOROVOD_LOG_LEVEL=loud is none of trace" in wrong.stderr, wrong.stderr
 

@@ -253,7 +253,7 @@ def test_64_ranks_compile_once_though_the_first_is_killed_and_wait_with_a_limit(
 @pytest.mark.parametrize("variables, words", [
     ({"CXX": "no-such-compiler"}, "no-such-compiler"),
     ({"CXX": "false"}, "false failed"),
-    ({"CXX": "true"}, "true says that all is well, but has made nothing"),
+    ({"CXX": "true"}, "true succeeded, but produced nothing"),
     ({"DDP_TORCH_CACHE": "/proc/nowhere"}, "DDP_TORCH_CACHE"),
 ])
 def test_what_is_missing_is_said_in_a_line(tmp_path, variables, words):

@@ -93,7 +93,7 @@ def _run(command: list[str], log: Path) -> None:
     if done.returncode != 0:
         log.write_text(" ".join(command) + "\n" + done.stderr)
         first = next((line for line in done.stderr.splitlines() if "error" in line), "it says nothing")
-        raise _unusable(f"{command[0]} failed: {first}", f"all it says is in {log}")
+        raise _unusable(f"{command[0]} failed: {first}", f"its whole output is in {log}")
 
 
 def _compile(cache: AdapterCache, name: str, alone: bool) -> None:
@@ -108,7 +108,7 @@ def _compile(cache: AdapterCache, name: str, alone: bool) -> None:
                                 (made, [*compiler, "-shared", str(made.with_suffix(".o")), *_libraries()])):
             _run([*command, "-o", str(target)], log)
             if not target.exists() or target.stat().st_size == 0:
-                raise _unusable(f"{compiler[0]} says that all is well, but has made nothing", "name another compiler in CXX")
+                raise _unusable(f"{compiler[0]} succeeded, but produced nothing", "name another compiler in CXX")
         cache.keep(made, name)
 
 
@@ -146,10 +146,10 @@ def _provide(cache: AdapterCache, name: str, broken: int | None) -> int:
             finally:
                 os.close(lock)
     except TimeoutError:
-        raise _unusable(f"another process has been at it for {_PATIENCE:.0f} s",
-                        f"see who holds {cache.path / lock_name}") from None
+        raise _unusable(f"another process has been compiling it for {_PATIENCE:.0f} s",
+                        f"see which process holds {cache.path / lock_name}") from None
     if not there():
-        raise _unusable(f"{cache.path / name} is not what has just been written there", "see whether its disk is full or broken")
+        raise _unusable(f"{cache.path / name} does not hold what was just written there", "see whether its disk is full or broken")
     return made[0]
 
 

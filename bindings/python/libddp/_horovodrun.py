@@ -47,10 +47,10 @@ Available Tensor Operations:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="ddp-horovodrun", description=__doc__, allow_abbrev=False)
     add = parser.add_argument
-    add("-v", "--version", action="store_true", help="show the version and end")
+    add("-v", "--version", action="store_true", help="show the version and exit")
     add("-np", "--num-proc", type=int, help="ranks of the job: ddprun -n")
-    add("-cb", "--check-build", action="store_true", help="show what there is and end")
-    add("--dry-run", action="store_true", help="print ddprun's command line and end")
+    add("-cb", "--check-build", action="store_true", help="show what is supported and exit")
+    add("--dry-run", action="store_true", help="print ddprun's command line and exit")
     add("--verbose", action="store_true")
     add("-H", "--hosts")
     add("-hostfile", "--hostfile")

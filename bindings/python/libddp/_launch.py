@@ -245,7 +245,7 @@ def launch(function: Callable[..., Any], nproc_per_node: int | str | None = None
 
     def call(*args: Any, **kwargs: Any) -> list[Any]:
         if _in_rank:
-            raise _refused("a rank imports the program that launches it", "launch below if __name__ == '__main__'")
+            raise _refused("each rank imports the program that calls launch()", "launch below if __name__ == '__main__'")
         packed = _packed(function, args, kwargs)
         with _folder(folder, several) as where:
             (where / "function").write_bytes(packed)

@@ -81,7 +81,7 @@ class Progress(Generic[Item]):
 
     def __len__(self) -> int:
         if self._total is None:
-            raise TypeError("how many items there are is not known; give total=")
+            raise TypeError("the number of items is not known; give total=")
         return self._total
 
     def __iter__(self) -> Iterator[Item]:

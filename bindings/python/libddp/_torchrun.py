@@ -1,6 +1,6 @@
 """torchrun --rdzv-backend=pmix: torchrun's agents, one per node under srun --mpi=pmix and the like, rendezvous over libddp.
 
-torchrun finds it by the entry point torchrun.handlers. No --rdzv-endpoint is needed; nodes do not come and go.
+torchrun finds it by the entry point torchrun.handlers. No --rdzv-endpoint is needed; nodes cannot join or leave.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ def _say_what_has_no_effect(rank: int, late: list[str]) -> None:
     found = [f"HOROVOD_{name}" for name in _NO_EFFECT if os.environ.get(f"HOROVOD_{name}")]
     found += sorted(name for name, value in os.environ.items()
                     if name.startswith(("HOROVOD_AUTOTUNE", "HOROVOD_TIMELINE_")) and value)
-    found += [f"{name} (libddp.init() came before hvd.init())" for name in late]
+    found += [f"{name} (libddp.init() was called before hvd.init())" for name in late]
     if rank == 0 and found:
         print(f"libddp.horovod: no effect: {', '.join(found)}", file=sys.stderr)
 

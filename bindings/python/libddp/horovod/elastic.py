@@ -63,7 +63,7 @@ class State:
         raise NotImplementedError
 
     def reset(self) -> None:
-        """For subclasses: ranks have met again."""
+        """For subclasses: the ranks are connected again."""
 
 
 class ObjectState(State):

@@ -241,10 +241,10 @@ class _DistributedOptimizer(torch.optim.Optimizer):
             engine.begin_by_gradients(passes, self.op == Average)
 
     def synchronize(self) -> None:
-        """Makes sure that gradients are those of all ranks. They are, behind as many backward passes as a step has; else what
+        """Makes sure that gradients are those of all ranks. They are, after as many backward passes as a step has; else what
         has accumulated is exchanged now, and what no rank has computed becomes zeros. HorovodInternalError."""
         if self._unfrozen():
-            raise ValueError("parameters of a DistributedOptimizer have got requires_grad=True behind its last zero_grad(): "
+            raise ValueError("parameters of a DistributedOptimizer got requires_grad=True after its last zero_grad(): "
                              "their gradients are of this rank alone; call zero_grad() after requires_grad_()")
         with _translated():
             for engine in self._engines:
@@ -336,7 +336,7 @@ def DistributedOptimizer(optimizer: torch.optim.Optimizer, named_parameters: Any
     """An optimizer of the same class and state, whose gradients are reduced over the ranks of process_set. Collective.
 
     compression: Compression.none, .fp16, .bf16, or a class of one's own with compress and decompress; compressed gradients are
-    reduced by op. backward_passes_per_step: gradients of so many accumulate before. With op other than Average an exchanged
+    reduced by op. backward_passes_per_step: how many passes accumulate gradients first. With op other than Average an exchanged
     gradient cannot take part in another exchange: InvalidArgument in the backward pass that adds to it.
     gradient_predivide_factor: for compressors of one's own; else the average is taken in float32 or wider.
     Sparse gradients of Embedding and EmbeddingBag are averaged by their rows; sparse_as_dense makes all sparse ones dense first.
