@@ -245,7 +245,7 @@ def test_64_ranks_compile_once_though_the_first_is_killed_and_wait_with_a_limit(
     done = python("-c", MANY_COMPILE, tmp_path / "log", **variables)
     assert re.match(rf"ENDED {re.escape(str(64 * [0]))}\nMODE 755\nWRITABLE .*remove what is in it, then .*chmod go-w.*\nREFUSED True ", done.stdout), (
         done.stdout + done.stderr)
-    assert "another process has been at it" in done.stdout and "see who holds" in done.stdout, done.stdout
+    assert "another process has been compiling it" in done.stdout and "see which process holds" in done.stdout, done.stdout
     assert (tmp_path / "log").read_text().splitlines() == 3 * ["compiled"]  # the killed one, the next, and its link
     assert [path.suffix for path in (tmp_path / "cache").iterdir()] == [".lock"]  # nothing of the killed one; the .so is unlinked
 

@@ -1,5 +1,5 @@
-"""Whether an MPI in this process has the ranks that libddp has: a real one under a launcher without MPI runs each rank as a
-world of one, without a word."""
+"""Whether an MPI in this process has the ranks that libddp has: a real one under a launcher without MPI silently runs each
+rank as a world of one."""
 
 from __future__ import annotations
 
