@@ -117,7 +117,7 @@ NodeAnswer make_answer(const Topology* topology, const NodeQuestion& question, c
     if (!findings.interface.empty() && !environment.has(variable))
       task.settings.emplace_back(variable, std::move(value));
   };
-  set("GLOO_SOCKET_IFNAME", findings.interface);
+  for (const char* const name : {"GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"}) set(name, findings.interface);
   const bool in_file = base::value_in(nccl_conf, "NCCL_SOCKET_IFNAME").value != nullptr;
   if (!of_cpus(question.backend) && !in_file) set("NCCL_SOCKET_IFNAME", "=" + findings.interface);
   answer.tasks.push_back(std::move(task));

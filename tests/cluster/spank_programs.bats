@@ -80,8 +80,8 @@ expect_checked() {
 
 @test "PyTorch with env:// on four nodes, uneven and without PMI" {
   needs_torch
-  LIMIT=120 run srun --ddp --mpi=none -N4 -n5 "$python" "$job_script" store collectives objects
-  expect_checked 5 store collectives objects
+  LIMIT=120 run srun --ddp --mpi=none -N4 -n5 "$python" "$job_script" store collectives objects rpc
+  expect_checked 5 store collectives objects rpc
 }
 
 @test "two PyTorch steps of one job at once" {

@@ -30,7 +30,7 @@ expect_jobs() { diff <(grep '^JOB' <<<"$output" | sort) <(printf 'JOB %s\n' "$@"
 @test "torch.distributed and DDP training over four nodes" {
   run allocation -N4 "$bin/ddprun" --nproc-per-node 1 "$torch_job" all
   succeeded
-  expect_checked 4 1 store collectives point_to_point objects ddp data_loader children groups
+  expect_checked 4 1 store collectives point_to_point objects ddp data_loader children groups rpc
   expect_jobs '0 0 0 0 4 n0' '1 0 1 0 4 n1' '2 0 2 0 4 n2' '3 0 3 0 4 n3'
 }
 

@@ -23,8 +23,8 @@ load ../support/ddprun_jobs
 }
 
 @test "the interface that the user names is the one that ranks get" {
-  run "$DDPRUN" sh -c 'echo $GLOO_SOCKET_IFNAME $NCCL_SOCKET_IFNAME'
-  [ "$output" = "lo =lo" ]
+  run "$DDPRUN" sh -c 'echo $GLOO_SOCKET_IFNAME $NCCL_SOCKET_IFNAME $TP_SOCKET_IFNAME'
+  [ "$output" = "lo =lo lo" ]
   other=$(ip -o -4 address | awk '$2 != "lo" { print $2; exit }')
   [ -n "$other" ] || skip "needs an interface besides loopback"
   run env DDP_SOCKET_IFNAME="$other" "$DDPRUN" sh -c 'echo $GLOO_SOCKET_IFNAME $NCCL_SOCKET_IFNAME'

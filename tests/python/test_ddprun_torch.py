@@ -28,7 +28,7 @@ RECORDED = SUPPORT / "torch_recorded.py"
 TORCHRUN = "-m", "torch.distributed.run"
 # Longest time for one command: some torch imports, of 2 to 4 s each where the machine is busy.
 PATIENCE = 120
-CHECKS = ["store", "collectives", "point_to_point", "objects", "ddp", "data_loader", "children", "groups"]
+CHECKS = ["store", "collectives", "point_to_point", "objects", "ddp", "data_loader", "children", "groups", "rpc"]
 
 # What tells a process who it is, or changes defaults: not to be inherited from where the tests run.
 OUTSIDE = re.compile(

@@ -162,9 +162,18 @@ def children():
     dist.barrier()
 
 
+def rpc():
+    """Workers reach each other at the interface that the launcher has named, not by their hosts' names."""
+    from torch.distributed import rpc
+    rpc.init_rpc(f"worker{RANK}", rank=RANK, world_size=SIZE)
+    other = (RANK + 1) % SIZE
+    expect(rpc.rpc_sync(f"worker{other}", pow, (other, 2)) == other**2, "a call of another worker gave something else")
+    rpc.shutdown()
+
+
 CHECKS = {
     function.__name__: function
-    for function in (store, collectives, point_to_point, objects, ddp, data_loader, children, groups)
+    for function in (store, collectives, point_to_point, objects, ddp, data_loader, children, groups, rpc)
 }
 
 

@@ -29,9 +29,10 @@ _meetings = 0
 
 
 def _name_interface(world: libddp.World) -> None:
-    """gloo and NCCL would choose by host name and by luck; libddp's ranks have agreed on one."""
+    """gloo, RPC and NCCL would choose by host name and by luck; libddp's ranks have agreed on one."""
     if world.num_nodes > 1:
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", world.interface_name)
+        for name in ("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"):
+            os.environ.setdefault(name, world.interface_name)
         os.environ.setdefault("NCCL_SOCKET_IFNAME", "=" + world.interface_name)
 
 

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "base/closest_word.hpp"
 #include "named/comparison.hpp"
 
 namespace ddp::named {
@@ -15,7 +16,10 @@ constexpr int kMostRepetitions = 64;
 constexpr std::size_t kMostLearned = 10'000;  // operations of a cycle: names that never repeat must not fill the memory
 constexpr std::size_t kMostEager = 4096;      // bytes of a rank
 constexpr std::size_t kMostEagerOfAll = 65'536;  // of all ranks
-constexpr std::size_t kMostNamed = 4;            // operations that a missing rank waits for, in a report
+// Of the names that a missing rank waits for, those that are compared with what it is missing from.
+constexpr std::size_t kMostCompared = 1'000;
+constexpr std::size_t kLongestCompared = 256;
+constexpr std::size_t kMostNamed = 4;  // operations that a missing rank waits for, in a report
 
 }  // namespace
 
@@ -248,6 +252,18 @@ std::optional<Coordinator::Time> Coordinator::oldest() const {
   return oldest;
 }
 
+std::string Coordinator::similar(int rank, const Key& key) const {
+  std::vector<std::string> names;
+  for (const auto& [number, set] : sets_) {
+    for (const auto& [its_key, its] : set.entries) {
+      const bool comparable = its_key.kind == key.kind && its_key.name.size() <= kLongestCompared;
+      if (comparable && its.facts.contains(rank) && names.size() < kMostCompared) names.push_back(its_key.name);
+    }
+  }
+  if (key.name.size() > kLongestCompared) return {};
+  return base::closest_word(key.name, names, base::plausible_changes(key.name.size(), base::kTypingMistake));
+}
+
 std::vector<std::string> Coordinator::stalled(Time limit) const {
   std::vector<std::string> lines;
   for (const auto& [number, set] : sets_) {
@@ -257,6 +273,11 @@ std::vector<std::string> Coordinator::stalled(Time limit) const {
       std::string line = fmt::format("{} waits for {}", name_of(key), format_ranks(absent));
       if (number != 0) line += fmt::format(" in process set {}", number);
       for (const int rank : absent) {
+        if (std::string name = similar(rank, key); !name.empty()) {
+          const Key other{.kind = key.kind, .name = std::move(name)};
+          line += fmt::format("; rank {} waits in {}, whose name is similar", rank, name_of(other));
+          continue;
+        }
         std::vector<std::string> own;
         for (const auto& [other, others_set] : sets_) {
           for (const auto& [its_key, its] : others_set.entries) {

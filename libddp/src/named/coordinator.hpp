@@ -32,7 +32,7 @@ class Coordinator {
   /// Since when the operation that waits longest has done so; nothing if none waits.
   std::optional<Time> oldest() const;
   /// For a report: one line for each operation that has waited since @p limit, with the ranks that are missing, and
-  /// what those wait for themselves.
+  /// what those wait for themselves, first of all what has a similar name.
   std::vector<std::string> stalled(Time limit) const;
   /// That what has waited since @p limit has failed: names the first one and its missing ranks. Nothing if none has.
   std::optional<ErrorDetail> overdue(Time limit) const;
@@ -61,6 +61,8 @@ class Coordinator {
 
   bool is_complete(const Set& set, const Entry& entry) const;
   std::vector<int> missing(const Set& set, const Entry& entry) const;
+  /// The name of an operation that @p rank waits in and that may have been meant to be @p key; empty: there is none.
+  std::string similar(int rank, const Key& key) const;
   std::optional<ErrorDetail> problem_of(const Set& set, const Key& key, const Entry& entry) const;
   void decide_in(int number, Set& set, std::vector<Letter>& letters);
   bool repeats(Set& set, const Key& key);

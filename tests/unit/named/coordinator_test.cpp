@@ -11,9 +11,13 @@
 namespace ddp::named {
 namespace {
 
+using testing::AllOf;
+using testing::Contains;
+using testing::Each;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Not;
 
 Request request(const std::string& name, std::int64_t elements = 4, Kind kind = Kind::all_reduce) {
   return {.key = {.kind = kind, .name = name},
@@ -168,11 +172,25 @@ TEST_F(CoordinatorTest, SaysWhoIsMissingAndWhereItWaitsInstead) {
   announce(1, {request("layer1.weigth")});
   const auto lines = coordinator_.stalled(now_);
   ASSERT_EQ(lines.size(), 2U);
-  EXPECT_EQ(lines.front(), "all_reduce 'layer1.weight' waits for rank 1; rank 1 waits in all_reduce 'layer1.weigth'");
+  EXPECT_EQ(lines.front(),
+            "all_reduce 'layer1.weight' waits for rank 1; rank 1 waits in all_reduce 'layer1.weigth', "
+            "whose name is similar");
   const auto overdue = coordinator_.overdue(now_);
   ASSERT_TRUE(overdue);
   EXPECT_EQ(overdue->code, ErrorCode::timeout);
   EXPECT_THAT(overdue->ranks, ElementsAre(1));
+}
+
+TEST_F(CoordinatorTest, ANameIsSimilarOnlyToOneOfItsKindAndLength) {
+  announce(0, {request("loss")});
+  announce(2, {request("loss")});
+  announce(1, {request("accuracy"), request("bias"), {.key = {.kind = Kind::broadcast, .name = "losx"}}});
+  const auto unlike = coordinator_.stalled(now_);
+  EXPECT_THAT(unlike, Each(Not(HasSubstr("similar"))));
+  announce(1, {request("losses" + std::string(300, 's')), request("lost")});
+  EXPECT_THAT(coordinator_.stalled(now_),
+              Contains(AllOf(HasSubstr("'loss' waits for rank 1"),
+                             HasSubstr("rank 1 waits in all_reduce 'lost', whose name is similar"))));
 }
 
 TEST(NamedTexts, NamesAreShownWithoutControlCharacters) {

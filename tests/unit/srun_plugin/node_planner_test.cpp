@@ -225,16 +225,18 @@ TEST(PlanCommand, TasksThatCannotBePlacedTogetherLearnTheNetwork) {
   EXPECT_EQ(value_of(plan.tasks[0], "NCCL_SOCKET_IFNAME"), "=ib0");
   EXPECT_EQ(value_of(plan.tasks[0], "GLOO_SOCKET_IFNAME"), "ib0");
   EXPECT_THAT(plan.remarks, ElementsAre("x"));
-  EXPECT_THAT(names_of(answer({{"GLOO_SOCKET_IFNAME", "eth0"}})), ElementsAre("NCCL_SOCKET_IFNAME"));
+  EXPECT_EQ(value_of(plan.tasks[0], "TP_SOCKET_IFNAME"), "ib0") << "torch's RPC reads it";
+  EXPECT_THAT(names_of(answer({{"GLOO_SOCKET_IFNAME", "eth0"}, {"TP_SOCKET_IFNAME", "eth0"}})),
+              ElementsAre("NCCL_SOCKET_IFNAME"));
   const std::vector<base::NcclConf> conf{
       {.path = "/etc/nccl.conf", .digest = 0, .settings = {{"NCCL_SOCKET_IFNAME", "ib"}}}};
-  EXPECT_THAT(names_of(answer({}, conf)), ElementsAre("GLOO_SOCKET_IFNAME"));
+  EXPECT_THAT(names_of(answer({}, conf)), ElementsAre("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"));
   const Topology machine = two_packages();
   const Asked one = question_of({"0-7"});
   const NodeAnswer placed = make_answer(&machine, one, {one.resources}, chosen("ib0"), base::Environment{{}}, conf);
   EXPECT_THAT(names_of(placed), testing::AllOf(Contains("GLOO_SOCKET_IFNAME"), Not(Contains("NCCL_SOCKET_IFNAME"))));
   question.backend = "gloo";
-  EXPECT_THAT(names_of(answer()), ElementsAre("GLOO_SOCKET_IFNAME"));
+  EXPECT_THAT(names_of(answer()), ElementsAre("GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME"));
 }
 
 topology::InterfaceCandidate candidate(std::string interface, std::string address, bool routes) {

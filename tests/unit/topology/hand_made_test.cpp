@@ -111,6 +111,7 @@ TEST(EightGpusFourSwitches, Settings) {
                         {"NCCL_SOCKET_IFNAME", "=ib3"},
                         {"OMP_NUM_THREADS", "2"},
                         {"OMP_PROC_BIND", "false"},
+                        {"TP_SOCKET_IFNAME", "ib3"},
                         {"UCX_NET_DEVICES", "mlx5_3:1"}}));
   // Four ranks on GPUs 0, 2, 4 and 6: cuda:1 must be GPU 2 for torchrun's users.
   EXPECT_EQ(settings_of(machine, 4, 1, "ib2")["CUDA_VISIBLE_DEVICES"], "0,2,4,6,1,3,5,7");
@@ -148,6 +149,7 @@ TEST(DualRail, Settings) {
                                                 {"NCCL_SOCKET_IFNAME", "=ib0"},
                                                 {"OMP_NUM_THREADS", "4"},
                                                 {"OMP_PROC_BIND", "false"},
+                                                {"TP_SOCKET_IFNAME", "ib0"},
                                                 {"UCX_NET_DEVICES", "mlx5_1:1"}}));
 }
 
@@ -195,6 +197,7 @@ TEST(NoGpu, RanksHaveCoresAndEthernet) {
                                                                                     {"NCCL_SOCKET_IFNAME", "=eno1"},
                                                                                     {"OMP_NUM_THREADS", "1"},
                                                                                     {"OMP_PROC_BIND", "false"},
+                                                                                    {"TP_SOCKET_IFNAME", "eno1"},
                                                                                     {"UCX_NET_DEVICES", "eno1"}}));
 }
 

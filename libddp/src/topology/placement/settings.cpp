@@ -106,6 +106,12 @@ class Deriver {
     } else if (!chosen.empty()) {
       set("GLOO_SOCKET_IFNAME", chosen, reason);
     }
+    // torch's RPC would look up the host name, which is a loopback address on Debian
+    if (const auto value = environment_.raw("TP_SOCKET_IFNAME")) {
+      keep("TP_SOCKET_IFNAME", *value, "");
+    } else if (!chosen.empty()) {
+      set("TP_SOCKET_IFNAME", chosen, reason);
+    }
   }
 
   std::string conflict_of_nccl_list(const std::string& list) const {

@@ -41,16 +41,19 @@ TEST(Settings, SocketsUseTheChosenInterfaceExactly) {
   node.add_rank();
   EXPECT_EQ(value_of(node.settings(), "NCCL_SOCKET_IFNAME"), "=ib0");
   EXPECT_EQ(value_of(node.settings(), "GLOO_SOCKET_IFNAME"), "ib0");
+  EXPECT_EQ(value_of(node.settings(), "TP_SOCKET_IFNAME"), "ib0");
   EXPECT_THAT(find(node.settings(), "NCCL_SOCKET_IFNAME")->reason, HasSubstr("it routes to the other nodes"));
   node.options.interface.name.clear();
   EXPECT_EQ(value_of(node.settings(), "NCCL_SOCKET_IFNAME"), "-");
   EXPECT_EQ(value_of(node.settings(), "GLOO_SOCKET_IFNAME"), "-");
+  EXPECT_EQ(value_of(node.settings(), "TP_SOCKET_IFNAME"), "-");
 }
 
 TEST(Settings, AUsersValueIsKeptEvenIfItIsEmpty) {
   Node node;
   node.add_rank();
-  node.environment = {{"NCCL_SOCKET_IFNAME", ""}, {"OMP_NUM_THREADS", ""}, {"GLOO_SOCKET_IFNAME", ""}};
+  node.environment = {
+      {"NCCL_SOCKET_IFNAME", ""}, {"OMP_NUM_THREADS", ""}, {"GLOO_SOCKET_IFNAME", ""}, {"TP_SOCKET_IFNAME", ""}};
   for (const auto& [name, value] : node.environment) {
     EXPECT_EQ(value_of(node.settings(), name), "(user) ") << name;
     EXPECT_EQ(conflict(node, name), "") << name;
