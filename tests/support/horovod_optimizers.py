@@ -187,6 +187,29 @@ def optimizer_refusals(rank, size):
     refused(ValueError, lambda: hvd.DistributedOptimizer(momentum(model.parameters()), compression=7), "compress")
 
 
+@check
+def optimizer_in_distributed_autograd(rank, size):
+    """Its context would get the gradients, and the optimizer average zeros. backward() without the context is right within it."""
+    from torch.distributed import autograd, rpc
+    import torch.distributed as dist
+    import libddp.torch  # noqa: F401, makes pmix:// known
+    dist.init_process_group("gloo", init_method="pmix://")
+    rpc.init_rpc(f"worker{rank}", rank=rank, world_size=size)
+    model = small_model()
+    wrapped = hvd.DistributedOptimizer(momentum(model.parameters()), model.named_parameters())
+    with autograd.context() as context:
+        loss = model(sample(rank)).pow(2).mean()
+        refused(RuntimeError, lambda: autograd.backward(context, [loss]), "torch.distributed.autograd.context()")
+    for step in range(3):
+        wrapped.zero_grad()
+        with autograd.context():
+            (model(sample(rank) + step)).pow(2).mean().backward()
+        wrapped.step()
+    same(model, trained_alone(size))
+    rpc.shutdown()
+    dist.destroy_process_group()
+
+
 class Halved(hvd.Compression.none):
     """Sends the first half of each gradient's elements, rounded to integers, and knows the shape by its context."""
 

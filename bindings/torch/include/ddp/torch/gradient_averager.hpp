@@ -359,6 +359,7 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
   /// Autograd has added to a parameter's gradient for the last time in this backward pass.
   void computed(std::size_t index, const at::Tensor& added) {
     const at::AutoGradMode no_grad(false);
+    if (passes_of_step_ > 0) refuse_gradient_elsewhere(index, added);
     if (!open_ && passes_of_step_ > 0) {
       refuse_exchanged(index, added);
       begin_alone();
@@ -407,6 +408,15 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
                            "its forward pass went around DistributedDataParallel, or its step has ended",
                            "call the forward pass of the wrapper, not of the module in it; one for each backward pass "
                            "from what the module has kept");
+  }
+
+  /// torch.distributed.autograd gives a gradient to its context, and leaves the parameter's undefined or as it was.
+  void refuse_gradient_elsewhere(std::size_t index, const at::Tensor& added) const {
+    if (!added.defined() || tensors_[index].tensor.grad().defined()) return;
+    throw_invalid_argument(gradients_.attempted(index),
+                           "autograd has left the parameter without it, as in a torch.distributed.autograd.context()",
+                           "call the loss's own backward(); torch.nn.parallel.DistributedDataParallel averages the "
+                           "gradients of a context");
   }
 
   /// Gradients that hold what all ranks have exchanged, and so would count once for each rank.
