@@ -349,7 +349,13 @@ void Agent::ending_signal(int signal, bool by_slurm) {
   to_coordinator(control::SignalReceived{.signal = signal, .by_slurm = by_slurm});
   // A stopped coordinator, or one on a hanging node, must not keep this node's ranks alive.
   if (!orphaned_ && !orphan_limit_)
-    orphan_limit_ = Deadline::after(job_.options.shutdown_timeout + limits_.coordinator_patience);
+    orphan_limit_ = Deadline::after(leave_grace() + job_.options.shutdown_timeout + limits_.coordinator_patience);
+}
+
+/// How long ranks may take to end for this node's leave, before they get SIGTERM.
+std::chrono::milliseconds Agent::leave_grace() const {
+  const bool stops = !job_.options.nodes.elastic() || job_.options.resize.how == ResizeManner::How::stop;
+  return stops ? std::chrono::milliseconds(0) : job_.options.resize.grace;
 }
 
 void Agent::child_ended() { reap_orphans(std::array{attempt_process_.pid()}); }

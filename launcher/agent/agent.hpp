@@ -93,6 +93,7 @@ class Agent {
   void leave_coordinator(const std::string& why);
   void coordinator_lost(const std::string& why);
   void finish_as_orphan();
+  std::chrono::milliseconds leave_grace() const;
   control::EndAttempt orphaned_end() const;
   void drop_attempt();
 

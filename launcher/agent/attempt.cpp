@@ -118,6 +118,7 @@ void Attempt::prepare() {
   become_subreaper();
   if (!job_.options.dump_env.empty()) ddp_info_ = find_ddp_info();
   scratch_use_ = share_scratch(job_.scratch);
+  if (job_.options.nodes.elastic()) change_.emplace(job_.scratch, plan_.epoch);
   std::vector<NodeShape> shapes;
   for (const control::NodeLayout& node : plan_.nodes) shapes.push_back({.host = node.host, .num_ranks = node.nproc});
   const control::NodeLayout& own = plan_.nodes.at(static_cast<std::size_t>(plan_.node_rank));
@@ -280,6 +281,7 @@ EnvironmentMap Attempt::rank_environment(int local, const std::string& store_add
   EnvironmentMap environment =
       worker_environment(inheritable_, worker, place_of(local).settings, options.virtual_local_rank);
   environment["DDP_GENERATION"] = std::to_string(plan_.epoch);
+  if (change_) environment["DDP_CHANGE_DIR"] = change_->path();
   if (!options.backend.empty()) environment["DDP_BACKEND"] = options.backend;
   if (!options.as.empty()) environment["DDP_AS"] = options.as;
   base::ImitatedVariables imitated;
@@ -374,6 +376,7 @@ void Attempt::clean() {
   }
   name_space_.reset();
   pmix_.reset();
+  change_.reset();
   if (orphaned) remove_scratch(job_.scratch);  // no agent is left to remove it
 }
 

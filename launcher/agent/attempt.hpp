@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "agent/change_folder.hpp"
 #include "agent/job_layout.hpp"
 #include "agent/node_job.hpp"
 #include "agent/step_signals.hpp"
@@ -77,6 +78,7 @@ class Attempt {
   void take_in(int local_rank, SpawnedProcess process);
   void handle(const control::Message& message);
   void agent_lost();
+  void announce_change();
   void send(const control::Message& message);
   void fail(const std::string& message, int exit_status);
   void watch_rank(int local_rank);
@@ -116,6 +118,7 @@ class Attempt {
   StepSignals step_signals_;
   OomWatch oom_;
   base::UniqueFd scratch_use_;
+  std::optional<ChangeFolder> change_;  ///< where nodes may join and leave
   std::unique_ptr<store_server::StoreServer> store_;
   std::vector<std::string> store_refusals_;         ///< as in JobOutcome
   std::unique_ptr<store_server::Witness> witness_;  ///< for another node's store

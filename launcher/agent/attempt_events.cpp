@@ -53,6 +53,8 @@ void Attempt::handle(const control::Message& message) {
   } else if (const auto* order = std::get_if<control::SignalRanks>(&message)) {
     step_signals_.add(*order);
     signal_ranks();
+  } else if (std::get_if<control::ChangePending>(&message) != nullptr) {
+    if (change_) announce_change();
   } else if (const auto* look = std::get_if<control::ObserveRanks>(&message)) {
     observe_ranks(Deadline::after(std::chrono::milliseconds{look->limit_ms}));
   } else if (const auto* wish = std::get_if<control::CollectStacks>(&message)) {
@@ -70,6 +72,16 @@ void Attempt::handle(const control::Message& message) {
     pmix_->modex().fetch_local(name_space_->name(), request->rank, ticket);
   } else if (const auto* reply = std::get_if<control::ModexReply>(&message)) {
     if (pmix_) pmix_->modex().answer(static_cast<std::uint64_t>(reply->id), reply->status, reply->data);
+  }
+}
+
+/// Ranks that do not learn of it end by what else the coordinator orders.
+void Attempt::announce_change() {
+  try {
+    change_->announce();
+  } catch (const std::exception& error) {
+    base::write_stderr_line(
+        fmt::format("ddprun: {}: ranks do not learn that nodes change: {}", job_.host, error.what()));
   }
 }
 
@@ -98,7 +110,10 @@ void Attempt::watch_rank(int local) {
 
 void Attempt::report_end(int local, const RankEnd& end) {
   control::RankEnded message{.epoch = plan_.epoch, .local_rank = local, .end = end};
-  if (end.success()) return send(message);
+  if (end.success()) {
+    message.end.restarts = change_ && change_->wants_restart(global_rank(local));
+    return send(message);
+  }
   unclean_ = true;
   const RankStreams streams = streams_of(local);
   message.traces.stdout_log = streams.out.route.file;

@@ -11,7 +11,7 @@ namespace ddp::launcher {
 
 constexpr auto description(const RankEnd*) {
   return base::describe({"RankEnd"}, base::fields<&RankEnd::code>(base::kExitStatus),
-                        base::fields<&RankEnd::by_signal, &RankEnd::core_dumped, &RankEnd::time>());
+                        base::fields<&RankEnd::by_signal, &RankEnd::core_dumped, &RankEnd::time, &RankEnd::restarts>());
 }
 constexpr auto description(const RankTraces*) {
   using T = RankTraces;
@@ -125,6 +125,9 @@ constexpr auto description(const ModexReply*) {
                   fields<&ModexReply::to_node>(kCountOrNone));
 }
 constexpr auto description(const JoinTaken*) { return describe({"JoinTaken"}, fields<&JoinTaken::spare>()); }
+constexpr auto description(const ChangePending*) {
+  return describe({"ChangePending"}, fields<&ChangePending::epoch>(kCount));
+}
 constexpr auto description(const Resting*) { return describe({"Resting"}, fields<&Resting::rests>()); }
 constexpr auto description(const RanksStill*) {
   return describe({"RanksStill"}, fields<&RanksStill::epoch>(kCount), fields<&RanksStill::still>());

@@ -18,7 +18,7 @@
 namespace ddp::launcher::control {
 
 /// The same on both sides of a connection; it changes with every change of a message.
-inline constexpr int kProtocolVersion = 13;
+inline constexpr int kProtocolVersion = 14;
 
 // ---- agent to coordinator ----------------
 
@@ -243,6 +243,12 @@ struct JoinTaken {
   bool operator==(const JoinTaken&) const = default;
 };
 
+/// Other nodes are to take part: ranks may ask whether it is so.
+struct ChangePending {
+  int epoch = 0;
+  bool operator==(const ChangePending&) const = default;
+};
+
 /// For Slurm, which ends what is left on a node with its last rank: RankEnded has arrived.
 struct RankEndNoted {
   int epoch = 0;
@@ -342,7 +348,7 @@ using Message = std::variant<Hello, AttemptPrepared, RanksStarted, AttemptFailed
                              AttemptCleaned, SignalReceived, PrepareAttempt, StartAttempt, SignalRanks, EndAttempt,
                              Finish, Fence, ModexRequest, ModexReply, CollectStacks, StacksCollected, ConsoleOutput,
                              ConsoleTaken, RanksStill, ObserveRanks, RanksObserved, Progress, Resting, Input,
-                             InputTaken, StepTasks, RankEndNoted, JoinTaken, Encoded>;
+                             InputTaken, StepTasks, RankEndNoted, JoinTaken, ChangePending, Encoded>;
 
 /// One byte for the kind, then the fields in the order of message_fields.hpp: little-endian integers; texts, bytes and
 /// lists behind a 32-bit length; times as nanoseconds since 1970.

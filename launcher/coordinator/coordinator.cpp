@@ -200,7 +200,8 @@ void Coordinator::start_ranks() {
   phase_end_.reset();
   const bool last = membership_.restarts_used() >= options_.membership.max_restarts;
   SupervisionLimits limits{.failure_grace = options_.failure_grace.value_or(last ? kLastAttemptGrace : kNoGrace),
-                           .shutdown_timeout = options_.shutdown_timeout};
+                           .shutdown_timeout = options_.shutdown_timeout,
+                           .resize_grace = options_.resize.grace};
   if (options_.stack_limit > std::chrono::milliseconds(0)) limits.examination = options_.stack_limit + kStackReserve;
   limits.kill_patience = last ? limits.final_kill_patience : kRestartKillPatience;
   send_to_nodes(attempt_->start(limits, {.ending = options_.ending_signals, .forwarded = options_.forwarded_signals}));

@@ -31,6 +31,7 @@ struct CoordinatorOptions {
   MembershipRules membership;
   std::optional<std::chrono::milliseconds> failure_grace;  ///< see LaunchOptions
   std::chrono::milliseconds shutdown_timeout{30'000};
+  ResizeManner resize{};
   std::optional<std::chrono::milliseconds> timeout;            ///< of the whole job
   std::chrono::milliseconds stack_limit{0};                    ///< for reading all ranks' stacks; 0: they are not read
   std::optional<std::chrono::milliseconds> hang_report_after;  ///< see LaunchOptions

@@ -213,10 +213,16 @@ void Coordinator::begin_generation(const Start& start) {
 }
 
 void Coordinator::resize(const Announce& change) {
-  for (const std::string& host : change.joining) events_.detail(fmt::format("{} is to join: ending the ranks", host));
-  for (const std::string& host : change.leaving) events_.detail(fmt::format("{} is to leave: ending the ranks", host));
+  const char* what =
+      options_.resize.how == ResizeManner::How::finish ? "waiting for the ranks' end" : "ending the ranks";
+  for (const std::string& host : change.joining) events_.detail(fmt::format("{} is to join: {}", host, what));
+  for (const std::string& host : change.leaving) events_.detail(fmt::format("{} is to leave: {}", host, what));
   next_decision_.reset();
-  follow(attempt_->supervisor().resize(SIGTERM, clock_()));
+  send_to_nodes(control::ChangePending{.epoch = attempt_->epoch()});
+  const bool by_themselves = options_.resize.how == ResizeManner::How::finish;
+  // A node that leaves, perhaps because it must, cannot wait as long as one that joins.
+  if (by_themselves && change.leaving.empty()) return;
+  follow(attempt_->supervisor().resize(options_.resize, clock_()));
 }
 
 void Coordinator::release_unfit(const AttemptNode& node) {

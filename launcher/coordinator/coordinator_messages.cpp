@@ -143,7 +143,11 @@ void Coordinator::handle_rank(int rank, const control::RankEnded& message) {
   const RankEnd& end = message.end;
   events_.detail(fmt::format("rank {} ended: {}", rank,
                              end.by_signal ? base::signal_name(end.code) : fmt::format("exit code {}", end.code)));
-  if (end.success()) membership_.rank_succeeded();
+  Supervisor& supervisor = attempt_->supervisor();
+  if (supervisor.resizing() && !supervisor.fits_resize(end))
+    events_.note(fmt::format("rank {} ended with {} while it was to end for a change of nodes", rank,
+                             end.by_signal ? base::signal_name(end.code) : fmt::format("exit code {}", end.code)));
+  if (end.success() && !end.restarts) membership_.rank_succeeded();
   if (events_.rank_ended) events_.rank_ended(rank, attempt_->node_with(rank).layout.host, end);
   if (!end.success() && attempt_->supervisor().outcome().failures.empty()) {
     for (AttemptNode& node : attempt_->nodes()) {

@@ -166,12 +166,14 @@ Decision MembershipPlan::decide_gathering(Time now) {
 
 Decision MembershipPlan::decide_live(Time now) {
   const bool joins = admits_ && !waiting_.empty() && room() > 0;
-  if (announced_ || (leaving_.empty() && !joins)) return WaitUntil{};
-  if (leaving_.empty()) {
+  const bool leaves = !leaving_.empty() && !leave_announced_;
+  if (!leaves && (announced_ || !joins)) return WaitUntil{};
+  if (!leaves) {
     const Time due = std::min(last_join_ + rules_.scale_up_delay, first_join_.value_or(now) + rules_.scale_up_limit);
     if (now < due) return WaitUntil{Deadline{due}};
   }
   announced_ = true;
+  leave_announced_ = leave_announced_ || leaves;
   Announce announce;
   for (const Member& each : waiting_) {
     if (static_cast<int>(announce.joining.size()) < room()) announce.joining.push_back(each.hello.host);
@@ -216,7 +218,7 @@ Start MembershipPlan::start(Time now) {
   if (change.spends_restart) ++restarts_used_;
   phase_ = Phase::live;
   began_ = now;
-  announced_ = false;
+  announced_ = leave_announced_ = false;
   admits_ = true;
   first_join_.reset();
   return {.roster = std::move(roster), .change = std::move(change)};

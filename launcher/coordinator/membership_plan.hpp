@@ -63,7 +63,8 @@ struct Start {
   Roster roster;
   RosterChange change;
 };
-/// The ranks of this generation are to end, as other nodes are to take part.
+/// The ranks of this generation are to end, as other nodes are to take part. It comes again when a node is to leave
+/// after others were to join.
 struct Announce {
   std::vector<std::string> joining;  ///< hosts
   std::vector<std::string> leaving;
@@ -171,6 +172,7 @@ class MembershipPlan {
   std::vector<int> released_;                 ///< agents of which decide() has not said so
   std::vector<std::string> left_;             ///< hosts, since the last roster
   bool announced_ = false;                    ///< that this generation ends
+  bool leave_announced_ = false;              ///< for a node that leaves
   bool admits_ = true;                        ///< this generation ends for nodes that join
   std::optional<Time> first_join_;            ///< since the last roster
   Time last_join_{};

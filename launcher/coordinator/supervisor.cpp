@@ -54,6 +54,13 @@ SignalOrders Supervisor::rank_ended(int rank, const RankEnd& end, RankTraces tra
   if (RankFailure* aborted = failure_of(ended)) {  // by an earlier PMIx_Abort
     aborted->end = end;
     aborted->traces = within_budget(std::move(traces));
+  } else if (phase_ == Phase::running && end.success() && end.restarts) {
+    ++outcome_.ended_on_request;
+    outcome_.resized = true;
+    enter(Phase::resizing, limits_.resize_grace, now);
+  } else if (phase_ == Phase::resizing) {
+    ++outcome_.ended_on_request;
+    if (!fits_resize(end)) return terminate(SIGTERM, now);  // the others may wait for it
   } else if (going_on() || is_late_cause(end, now)) {
     if (end.success()) {
       ended.succeeded = Moment{.steady = now.steady, .wall = end.time};
@@ -105,7 +112,7 @@ SignalOrders Supervisor::node_failed(NodeFailure failure, int first_rank, Moment
   } else {
     outcome_.nodes.push_back(std::move(failure));
   }
-  return going_on() ? terminate(SIGTERM, now) : SignalOrders{};
+  return may_terminate() ? terminate(SIGTERM, now) : SignalOrders{};
 }
 
 SignalOrders Supervisor::signal_received(int signal, Moment now, bool by_slurm) {
@@ -122,7 +129,7 @@ SignalOrders Supervisor::signal_received(int signal, Moment now, bool by_slurm) 
   }
   if (done() || phase_ == Phase::killing) return {};
   if (signal == SIGINT && ++interrupts_ > 1) return kill(now);
-  if (going_on()) return terminate(signal, now);
+  if (may_terminate()) return terminate(signal, now);
   if (phase_ == Phase::examining) return after_examination_ == Phase::killing ? kill(now) : terminate(signal, now);
   if (signal == SIGQUIT && ended_with_ == SIGQUIT && !by_slurm) return examine(Phase::killing, now);
   // Slurm signals a batch script's ddprun and its agents for one cause; ranks must not start saving their state twice.
@@ -136,14 +143,18 @@ SignalOrders Supervisor::job_timed_out(Moment now) {
   if (done() && outcome_.success()) return {};
   if (going_on() && !done() && outcome_.failures.empty()) note_early(kSameCause, now);
   if (outcome_.forwarded_signal == 0) outcome_.timed_out = true;
-  if (!going_on() || done()) return {};
+  if (!may_terminate() || done()) return {};
   return phase_ == Phase::running ? examine(Phase::terminating, now) : terminate(SIGTERM, now);
 }
 
-SignalOrders Supervisor::resize(int signal, Moment now) {
+SignalOrders Supervisor::resize(const ResizeManner& manner, Moment now) {
   if (phase_ != Phase::running || done()) return {};
   outcome_.resized = true;
-  return terminate(signal, now);
+  if (manner.how == ResizeManner::How::stop) return terminate(SIGTERM, now);
+  enter(Phase::resizing, manner.grace, now);
+  if (manner.how == ResizeManner::How::finish) return {};
+  resize_signal_ = manner.signal;
+  return {{.target = SignalOrder::Target::workers, .signal = manner.signal}};
 }
 
 SignalOrders Supervisor::examined(Moment now) {
@@ -154,7 +165,8 @@ SignalOrders Supervisor::examined(Moment now) {
 SignalOrders Supervisor::time_passed(Moment now) {
   if (!phase_end_ || now.steady < phase_end_->when()) return {};
   switch (phase_) {
-    case Phase::grace: return terminate(SIGTERM, now);
+    case Phase::grace:
+    case Phase::resizing: return terminate(SIGTERM, now);
     case Phase::examining: return examined(now);
     case Phase::terminating: return kill(now);
     case Phase::killing:

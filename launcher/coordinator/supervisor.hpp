@@ -13,6 +13,7 @@
 
 #include <ddp/deadline.hpp>
 
+#include "options/launch_options.hpp"
 #include "outcome/job_outcome.hpp"
 
 namespace ddp::launcher {
@@ -36,6 +37,8 @@ struct SupervisionLimits {
   std::chrono::milliseconds kill_patience{10'000};  ///< from SIGKILL to giving up
   /// The same once a signal or --timeout ends the job.
   std::chrono::milliseconds final_kill_patience{2'500};
+  /// For the others to end, once one rank has ended for another generation.
+  std::chrono::milliseconds resize_grace{120'000};
   /// For stacks to be read, before ranks are ended because nothing moves; 0: they are not read.
   std::chrono::milliseconds examination{0};
 };
@@ -61,6 +64,8 @@ inline constexpr std::size_t kMaxTraceBytes = std::size_t{64} << 20U;
 ///   running --first failure--> grace --failure_grace--> terminating --shutdown_timeout--> killing --> abandoned
 ///   running, grace --an ending signal to ddprun, PMIx_Abort, a lost node or --timeout--> terminating
 ///   running --resize--> terminating
+///   running --resize with a grace, or a rank that has ended for another generation--> resizing
+///   resizing --the grace, a rank's failure, a lost node, an ending signal or --timeout--> terminating
 ///   terminating --a second SIGINT--> killing
 ///   running --timeout--> examining --all stacks read, or the limit--> terminating
 ///   terminating --a second SIGQUIT--> examining --likewise--> killing
@@ -91,11 +96,12 @@ class Supervisor {
   /// --timeout expired; as signal_received().
   SignalOrders job_timed_out(Moment now);
   /// All ranks are to end for another generation, on other nodes: how they end is no failure. Does nothing once a
-  /// failure or anything else ends them, or all have ended.
-  SignalOrders resize(int signal, Moment now);
+  /// failure or anything else ends them, or all have ended. A rank that ends for another generation (RankEnd::restarts)
+  /// has the effect of How::finish.
+  SignalOrders resize(const ResizeManner& manner, Moment now);
   /// Somebody else (Slurm) ends the ranks, because one has failed: what ends from now on ends on request.
   void ranks_signalled(int signal, Moment now) {
-    if (going_on()) terminate(signal, now);
+    if (may_terminate()) terminate(signal, now);
   }
   /// The stacks have been read, as far as they can be.
   SignalOrders examined(Moment now);
@@ -107,6 +113,10 @@ class Supervisor {
 
   /// Stacks are being read.
   bool examining() const { return phase_ == Phase::examining; }
+  /// Ranks end for another generation, within a grace.
+  bool resizing() const { return phase_ == Phase::resizing; }
+  /// Whether that end is what resize() asked for.
+  bool fits_resize(const RankEnd& end) const { return end.success() || (end.by_signal && end.code == resize_signal_); }
   /// Ranks that have not ended, ascending.
   std::vector<RankName> left() const;
   /// SIGKILL has been ordered, and the ranks have until next_deadline() to end.
@@ -116,7 +126,7 @@ class Supervisor {
   const JobOutcome& outcome() const { return outcome_; }
 
  private:
-  enum class Phase { running, grace, examining, terminating, killing, abandoned };
+  enum class Phase { running, grace, resizing, examining, terminating, killing, abandoned };
   struct Stop {
     int signal;
     Moment since;
@@ -131,6 +141,8 @@ class Supervisor {
 
   Rank& at(int rank) { return ranks_.at(static_cast<std::size_t>(rank)); }
   bool going_on() const { return phase_ == Phase::running || phase_ == Phase::grace; }
+  /// No rank has been told to end but for another generation, with a grace.
+  bool may_terminate() const { return going_on() || phase_ == Phase::resizing; }
   /// @return false when it was known
   bool mark_ended(Rank& rank);
   RankFailure* failure_of(const Rank& rank);
@@ -157,6 +169,7 @@ class Supervisor {
   std::optional<Deadline> phase_end_;
   Phase after_examination_ = Phase::terminating;  ///< or killing
   int interrupts_ = 0;                            ///< SIGINTs received
+  int resize_signal_ = 0;                         ///< sent by resize()
   int ended_with_ = 0;                            ///< the last signal sent to end the groups, and its time
   Deadline::Clock::time_point ended_at_{};
   Deadline::Clock::time_point first_failure_{};

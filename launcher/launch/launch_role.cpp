@@ -237,6 +237,7 @@ CoordinatorOptions coordinator_options(const LaunchOptions& options, const RoleD
                          .scale_up_limit = kScaleUpDelays * rendezvous.scale_up_delay},
           .failure_grace = options.failure_grace,
           .shutdown_timeout = options.shutdown_timeout,
+          .resize = options.resize,
           .timeout = options.timeout,
           .stack_limit = kStackLimit,
           .hang_report_after = options.hang_report_after,

@@ -122,6 +122,26 @@ void settle_signals(OptionDraft& draft) {
     std::erase_if(options.ending_signals, [&](int signal) { return in(options.forwarded_signals, signal); });
 }
 
+/// "stop", "finish", "signal" or "signal=USR2".
+void read_on_resize(ResizeManner& manner, const std::string& source, const std::string& text) {
+  using How = ResizeManner::How;
+  constexpr std::string_view kNamed = "signal=";
+  manner.signal = 0;
+  if (text == "stop" || text == "finish") {
+    manner.how = text == "stop" ? How::stop : How::finish;
+    return;
+  }
+  manner.how = How::signal;
+  manner.signal = SIGUSR1;
+  if (text == "signal") return;
+  const bool named = text.starts_with(kNamed);
+  const auto signal = named ? signal_number(std::string_view(text).substr(kNamed.size())) : std::nullopt;
+  if (!signal || !can_be_passed_on(*signal))
+    cli::reject_value(source, text, named ? "names no signal that ranks can handle" : "is not known",
+                      "give stop, signal, signal=USR2 or finish");
+  manner.signal = *signal;
+}
+
 CrashLoopLimit read_crash_loop(const std::string& source, const std::string& text) {
   if (text == "0") return {.generations = 0};
   const auto colon = text.find(':');
@@ -146,6 +166,17 @@ void add_failure_options(OptionTable& table, OptionDraft& draft) {
       "With --nnodes MIN:MAX: end the job once N attempts in a row have lost a node within SECONDS of their "
       "start (default 3:60; 0: never).",
       [&](const auto& source, const auto& text) { options.crash_loop = read_crash_loop(source, text); });
+  table.add_value(
+      "--on-resize", "HOW",
+      "With --nnodes MIN:MAX: how ranks end when nodes join or leave. stop (default): SIGTERM. signal, or signal=USR2: "
+      "SIGUSR1, or that signal. finish: by themselves, once libddp.elastic.change_pending() is true.",
+      [&](const auto& source, const auto& text) { read_on_resize(options.resize, source, text); });
+  table.add_value("--resize-grace", "SECONDS",
+                  "With --on-resize signal and finish: time from the signal, a node's leave or the end of the first "
+                  "rank to SIGTERM (default 120).",
+                  [&](const auto& source, const auto& text) {
+                    options.resize.grace = cli::parse_seconds(source, text, cli::kOneYear);
+                  });
   table.add_value(
       "--failure-grace", "SECONDS",
       "How long the other ranks may continue after the first failure, to report what they saw (default 2; "

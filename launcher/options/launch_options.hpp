@@ -25,6 +25,9 @@ inline constexpr int kMaxNodes = 65536;
 struct NodeRange {
   int min = 1;
   int max = 1;
+
+  /// The job can go on with fewer or more nodes.
+  bool elastic() const { return min < max; }
 };
 
 /// --nproc-per-node: a number, or what to count on the node.
@@ -113,6 +116,18 @@ struct CrashLoopLimit {
   std::chrono::milliseconds within{60'000};
 };
 
+/// How the ranks of a running job end when other nodes are to take part.
+struct ResizeManner {
+  enum class How {
+    stop,    ///< SIGTERM
+    signal,  ///< a signal that they handle; SIGTERM after `grace`
+    finish,  ///< by themselves; for a node that leaves, SIGTERM after `grace`
+  };
+  How how = How::stop;
+  int signal = 0;                            ///< of How::signal
+  std::chrono::milliseconds grace{120'000};  ///< also for the others, once one rank has ended for the next generation
+};
+
 /// Where each agent answers Prometheus.
 struct MetricsOptions {
   std::optional<std::uint16_t> port;  ///< 0: one of the kernel's choice; nothing: nowhere
@@ -143,6 +158,7 @@ struct LaunchOptions {
 
   int max_restarts = 0;
   CrashLoopLimit crash_loop{};
+  ResizeManner resize{};
   /// After the first failure, the time that the other ranks have to end by themselves before they get SIGTERM.
   /// Nothing: 2 s on the last attempt, none while restarts remain.
   std::optional<std::chrono::milliseconds> failure_grace;

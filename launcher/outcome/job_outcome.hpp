@@ -24,6 +24,7 @@ struct RankEnd {
   bool by_signal;
   bool core_dumped;
   std::chrono::system_clock::time_point time{};  ///< when its agent saw it
+  bool restarts = false;                         ///< with code 0: it has ended for another generation
 
   bool success() const { return !by_signal && code == 0; }
   /// As in a shell: the exit code, or 128 + signal.

@@ -17,7 +17,7 @@ struct RosterChange {
 };
 
 /// Why a generation began.
-enum class GenerationReason { start, restart, node_lost, node_left, node_joined };
+enum class GenerationReason { start, restart, node_lost, node_left, node_joined, requested };  // requested: by ranks
 
 /// A generation of the job, in the order of their numbers from 0.
 struct GenerationFacts {

@@ -288,7 +288,8 @@ std::string format_going_on_line(const JobOutcome& outcome, int generation, cons
   std::vector<std::string> causes;
   if (outcome.root_cause() != RootCause::none) causes.push_back(summary(outcome));
   if (!change.left.empty()) causes.push_back(fmt::format("{} left", fmt::join(change.left, ", ")));
-  const bool only_joined = causes.empty();
+  const bool only_joined = causes.empty() && !change.joined.empty();
+  if (causes.empty() && !only_joined) causes.emplace_back("the ranks asked to start again");
   if (only_joined) causes.push_back(fmt::format("{} joined", fmt::join(change.joined, ", ")));
   std::string with;
   if (only_joined) {

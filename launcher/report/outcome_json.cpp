@@ -123,7 +123,7 @@ Json root_cause_json(const JobOutcome& outcome) {
 }
 
 Json generation_json(const GenerationFacts& generation) {
-  constexpr std::array kReasons{"start", "restart", "node_lost", "node_left", "node_joined"};
+  constexpr std::array kReasons{"start", "restart", "node_lost", "node_left", "node_joined", "requested"};
   return {{"reason", kReasons.at(static_cast<std::size_t>(generation.reason))},
           {"time", time_text(generation.time)},
           {"nodes_before", generation.change.before},

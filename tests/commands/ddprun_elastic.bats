@@ -209,3 +209,91 @@ started = [each for each in events if each["event"] == "generation_started"]
 assert [(each["attempt"], each["reason"]) for each in started] == [(1, "node_joined"), (2, "node_left")], started
 CHECK
 }
+
+@test "--on-resize signal: ranks handle it and exit with 0; those that do not get SIGTERM after the grace" {
+  reacts='echo $$$$ >"$NOTES/pid.$DDP_GENERATION.$RANK"
+trap "[ -e \"\$DDP_CHANGE_DIR/pending\" ] && echo saved \$RANK && exit 0" USR2
+trap "echo ended \$RANK; exit 143" TERM
+while ! [ -e "$NOTES/go" ]; do sleep 0.02; done'
+  deaf='echo $$$$ >"$NOTES/pid.$DDP_GENERATION.$RANK"
+trap "" USR2
+trap "echo ended \$RANK; exit 143" TERM
+while ! [ -e "$NOTES/go" ]; do sleep 0.02; done'
+  for program in "$reacts" "$deaf"; do
+    rm -f "$NOTES"/*
+    grace=600
+    [ "$program" = "$reacts" ] || grace=1
+    port=$(free_port)
+    meet[3]=localhost:$port
+    start_agent a --nnodes 1:3 "${meet[@]}" --rdzv-conf last_call_timeout=1 --on-resize signal=USR2 --resize-grace $grace \
+      --nproc-per-node 2 sh -c "$program"
+    eventually 20 listening
+    eventually 30 run_in 0 2
+    start_agent b --nnodes 1:3 "${meet[@]}" sh -c "$program"
+    eventually 30 run_in 1 3
+    ends_well a b
+    if [ $grace = 600 ]; then
+      [ "$(grep -cE '^.*saved [01]$' <<<"$output")" -eq 2 ]
+      ! grep -qE '^.*ended [01]$' <<<"$output"
+    else
+      [ "$(grep -cE '^.*ended [01]$' <<<"$output")" -eq 2 ]
+    fi
+    [[ $output == *" joined; 1 of 1 node continues with it (generation 1, no restart spent)"* ]]
+  done
+}
+
+@test "--on-resize finish: nodes wait until the ranks have ended by restart.RANK; an exit with 0 is the job's success" {
+  asks='echo $$$$ >"$NOTES/pid.$DDP_GENERATION.$RANK"
+while ! [ -e "$NOTES/go" ]; do
+  if [ -e "$DDP_CHANGE_DIR/pending" ] && [ -e "$NOTES/may_restart" ]; then touch "$DDP_CHANGE_DIR/restart.$RANK"; exit 0; fi
+  sleep 0.02
+done'
+  start_agent a --nnodes 1:3 "${meet[@]}" --rdzv-conf last_call_timeout=1,scale_up_delay=0 --on-resize finish --nproc-per-node 2 sh -c "$asks"
+  eventually 20 listening
+  eventually 30 run_in 0 2
+  start_agent b --nnodes 1:3 "${meet[@]}" sh -c "$asks"
+  eventually 20 agent_said b "this node joins when its ranks have ended to start again"
+  sleep 1
+  run_in 1 0
+  touch "$NOTES/may_restart"
+  eventually 30 run_in 1 3
+  rm "$NOTES/may_restart"
+  start_agent c --nnodes 1:3 "${meet[@]}" sh -c "$asks"
+  eventually 20 agent_said c "this node joins when its ranks have ended to start again"
+  sleep 1
+  run_in 2 0
+  ends_well a b c
+  [[ $output == *" joined; 1 of 1 node continues with it (generation 1, no restart spent)"* ]]
+  [[ $output != *"generation 2"* ]]
+}
+
+@test "--on-resize finish: a node that leaves waits for the grace; a rank that fails meanwhile is named and ends the wait" {
+  fails='echo $$$$ >"$NOTES/pid.$DDP_GENERATION.$RANK"
+while ! [ -e "$NOTES/go" ]; do
+  if [ -e "$DDP_CHANGE_DIR/pending" ] && [ -e "$NOTES/fail" ] && [ $RANK = 0 ]; then exit 3; fi
+  sleep 0.02
+done'
+  start_agent a --nnodes 1:3 "${meet[@]}" --rdzv-conf last_call_timeout=2 --on-resize finish --resize-grace 1 sh -c "$fails"
+  eventually 20 listening
+  for name in b c; do start_agent $name --nnodes 1:3 "${meet[@]}" --on-resize finish --resize-grace 600 sh -c "$fails"; done
+  eventually 30 run_in 0 3
+  kill -TERM "${agents[c]}"
+  finish_agent c
+  [ "$status" -eq 0 ]
+  eventually 30 run_in 1 2
+  touch "$NOTES/fail"
+  kill -TERM "${agents[b]}"
+  finish_agent b
+  [ "$status" -eq 0 ]
+  eventually 30 run_in 2 1
+  ends_well a
+  [[ $output == *"rank 0 ended with exit code 3 while it was to end for a change of nodes"* ]]
+  [ "$(grep -c "left; . of . node" <<<"$output")" -eq 2 ]
+}
+
+@test "--on-resize: how the ranks may end" {
+  rejects 2 "'wait' is not known; give stop, signal, signal=USR2 or finish" --on-resize wait true
+  rejects 2 "'signal=KILL' names no signal that ranks can handle" --on-resize signal=KILL true
+  run -0 env DDP_CHANGE_DIR=/elsewhere "$DDPRUN" sh -c 'echo "<$DDP_CHANGE_DIR>"'  # of the job that this one is in
+  [[ $output == *"<>"* ]]
+}

@@ -33,6 +33,10 @@ constexpr std::array kTable{
     EnvVariable{"DDP_BIND", EnvType::text, "", "numa, core, socket, none",
                 "[Placement policy](placement.md#cores): default of `--bind`; [binds](placement.md#who-binds-and-when) "
                 "other launchers' ranks."},
+    EnvVariable{
+        "DDP_CHANGE_DIR", EnvType::text, "", "folder",
+        "Where a rank of `ddprun --nnodes MIN:MAX` [learns that nodes change](ddprun.md#nodes-that-join-and-leave); "
+        "ddprun sets it."},
     EnvVariable{"DDP_CHECK_COLLECTIVES", EnvType::boolean, "0", "",
                 "Compare all ranks' arguments before each collective, by one small all_gather; otherwise only waiting "
                 "ranks notice differences."},

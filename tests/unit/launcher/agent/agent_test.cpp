@@ -87,7 +87,8 @@ std::vector<Row> rows() {
           {control::InputTaken{.bytes = 1}, Taker::attempt},
           {control::StepTasks{.ranks = {0}}, Taker::attempt},
           {control::RankEndNoted{.epoch = kEpoch}, Taker::attempt},
-          {control::JoinTaken{.spare = true}, Taker::agent}};
+          {control::JoinTaken{.spare = true}, Taker::agent},
+          {control::ChangePending{.epoch = kEpoch}, Taker::attempt}};
 }
 
 TEST(AgentMessages, AllAreInTheTable) {

@@ -59,7 +59,8 @@ std::vector<control::Message> messages(int epoch) {
           control::InputTaken{.bytes = 1},
           control::StepTasks{.ranks = {0}},
           control::RankEndNoted{.epoch = epoch},
-          control::JoinTaken{.spare = true}};
+          control::JoinTaken{.spare = true},
+          control::ChangePending{.epoch = epoch}};
 }
 
 struct Answer {

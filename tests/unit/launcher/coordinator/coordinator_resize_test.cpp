@@ -9,7 +9,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-const Texts kEndRanks{"SignalRanks SIGTERM groups", "SignalRanks SIGCONT groups"};
+const Texts kEndRanks{"ChangePending", "SignalRanks SIGTERM groups", "SignalRanks SIGCONT groups"};
 
 /// Nodes a and b run; from @p least to @p most may.
 void run_open(CoordinatorJob& job, int most, int least = 1) {
@@ -137,6 +137,90 @@ TEST(CoordinatorResize, SlurmsSignalOneToTheCoordinatorsAgentAndAnyToAStaticJobE
     EXPECT_EQ(job.coordinator().exit_status(), 143);
     EXPECT_THAT(job.heard_texts(1), Contains("Finish 143"));
   }
+}
+
+/// Ends for the next generation.
+control::RankEnded restarting(int local_rank) {
+  control::RankEnded message = rank_ended(local_rank, 0);
+  message.end.restarts = true;
+  return message;
+}
+
+TEST(CoordinatorResize, WithFinishANodeThatJoinsWaitsForTheRanks) {
+  CoordinatorJob job;
+  job.options.resize = {.how = ResizeManner::How::finish, .grace = 60s};
+  run_open(job, 4);
+  const int late = job.connect();
+  job.say(late, hello("c"));
+  job.pass(2s);
+  EXPECT_THAT(job.heard_texts(0), ElementsAre("ChangePending"));
+  EXPECT_THAT(job.heard_texts(1), ElementsAre("ChangePending"));
+  job.pass(3600s);
+  EXPECT_THAT(job.heard_texts(0), IsEmpty());
+  for (const int local : {0, 1}) job.say(0, restarting(local));
+  job.say(1, restarting(0));
+  job.pass(59s);
+  EXPECT_THAT(job.heard_texts(1), IsEmpty());
+  job.pass(1s);
+  EXPECT_THAT(job.heard_texts(1), ElementsAre("SignalRanks SIGTERM groups", "SignalRanks SIGCONT groups"));
+  job.say(1, rank_ended(1, 143));
+  job.forget_all();
+  for (const int link : {0, 1}) job.say(link, kCleaned);
+  EXPECT_THAT(job.goings, ElementsAre("generation 1: 2 of 2, with c"));
+  EXPECT_THAT(job.restarts, IsEmpty());
+  EXPECT_THAT(job.notes, IsEmpty());
+  EXPECT_EQ(job.heard_one<control::PrepareAttempt>(late).node_rank, 2);
+}
+
+TEST(CoordinatorResize, WithFinishANodeThatLeavesWaitsForTheGraceAlsoBehindOneThatJoins) {
+  for (const bool joins : {false, true}) {
+    CoordinatorJob job;
+    job.options.resize = {.how = ResizeManner::How::finish, .grace = 60s};
+    run_open(job, 4);
+    if (joins) {
+      job.say(job.connect(), hello("c"));
+      job.pass(20s);
+      EXPECT_THAT(job.heard_texts(0), ElementsAre("ChangePending"));
+    }
+    job.say(1, control::SignalReceived{.signal = SIGTERM, .by_slurm = false});
+    job.pass(59s);
+    EXPECT_THAT(job.heard_texts(0), ElementsAre("ChangePending"));
+    job.pass(1s);
+    EXPECT_THAT(job.heard_texts(0), ElementsAre("SignalRanks SIGTERM groups", "SignalRanks SIGCONT groups"));
+    end_generation(job);
+    EXPECT_THAT(job.goings,
+                ElementsAre(joins ? "generation 1: 1 of 2, with c, without b" : "generation 1: 1 of 2, without b"));
+  }
+}
+
+TEST(CoordinatorResize, ASignalToTheRanksIsSentOnceAndAFailureMeanwhileIsNoted) {
+  CoordinatorJob job;
+  job.options.resize = {.how = ResizeManner::How::signal, .signal = SIGUSR2, .grace = 60s};
+  run_open(job, 4);
+  job.say(1, control::SignalReceived{.signal = SIGTERM, .by_slurm = false});
+  EXPECT_THAT(job.heard_texts(0), ElementsAre("ChangePending", "SignalRanks SIGUSR2"));
+  job.say(0, rank_ended(0, 0));
+  EXPECT_THAT(job.heard_texts(0), IsEmpty());
+  job.say(0, rank_ended(1, 3));
+  EXPECT_THAT(job.notes, ElementsAre("rank 1 ended with exit code 3 while it was to end for a change of nodes"));
+  EXPECT_THAT(job.heard_texts(1), Contains("SignalRanks SIGTERM groups"));
+  job.end_ranks(1, 143);
+  job.forget_all();
+  for (const int link : {0, 1}) job.say(link, kCleaned);
+  EXPECT_THAT(job.goings, ElementsAre("generation 1: 1 of 2, without b"));
+  EXPECT_THAT(job.restarts, IsEmpty());
+}
+
+TEST(CoordinatorResize, RanksMayAskForAnotherGenerationOfTheSameNodes) {
+  CoordinatorJob job;
+  run_open(job, 2);
+  for (const int link : {0, 1}) {
+    for (const int local : {0, 1}) job.say(link, restarting(local));
+  }
+  job.forget_all();
+  for (const int link : {0, 1}) job.say(link, kCleaned);
+  EXPECT_THAT(job.goings, ElementsAre("generation 1: 2 of 2"));
+  EXPECT_THAT(job.restarts, IsEmpty());
 }
 
 TEST(CoordinatorResize, ANodeLostWhileRanksEndForOneThatJoinsIsReplacedByIt) {

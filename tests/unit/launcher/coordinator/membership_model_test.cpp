@@ -106,7 +106,7 @@ class Model {
   }
   void end(GenerationEnd why) {
     if (!live_) return;
-    live_ = announced_ = false;
+    live_ = announced_ = leave_announced_ = false;
     end_ = why;
     may_follow_ = plan_.may_follow(why, now_);
     plan_.ended(why, now_);
@@ -120,10 +120,13 @@ class Model {
     wait_.reset();
     if (std::holds_alternative<Announce>(decision)) {
       const auto& change = std::get<Announce>(decision);
-      require(live_ && !announced_, "a change is announced once");
+      const bool leaves = !change.leaving.empty();
+      require(live_ && (!announced_ || (leaves && !leave_announced_)),
+              "a change is announced once, a leave after it again");
       require(admits_ || change.joining.empty() || !change.leaving.empty(), "nobody joins a job that ends");
       require(!change.joining.empty() || !change.leaving.empty(), "a change has a cause");
       announced_ = true;
+      leave_announced_ = leave_announced_ || leaves;
     } else if (const auto* wait = std::get_if<WaitUntil>(&decision)) {
       require(plan_.restarts_used() == used, "waiting spends no restart");
       require(live_ || (wait->until && wait->until->when() > now_), "it always waits for something, later");
@@ -213,6 +216,7 @@ class Model {
   bool may_follow_ = true;
   bool live_ = false;
   bool announced_ = false;
+  bool leave_announced_ = false;
   bool admits_ = true;
   bool over_ = false;
   bool broken_ = false;

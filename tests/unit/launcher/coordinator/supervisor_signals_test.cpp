@@ -1,6 +1,9 @@
 // Signals to ddprun and the job's time limit: what the ranks get, and the job's status.
 #include "supervisor_fixture.hpp"
 
+#include <functional>
+#include <vector>
+
 namespace ddp::launcher::test {
 namespace {
 
@@ -100,8 +103,8 @@ TEST_F(SupervisorTest, AnEndingSignalEndsAlsoWhereItIsForwarded) {
 // ---- another generation ----------------
 
 TEST_F(SupervisorTest, ForAnotherGenerationAllRanksEndAndNoneHasFailed) {
-  EXPECT_THAT(supervisor_.resize(SIGTERM, at(seconds(0))), ElementsAre(to_groups(SIGTERM), to_groups(SIGCONT)));
-  EXPECT_THAT(supervisor_.resize(SIGTERM, at(seconds(1))), IsEmpty());
+  EXPECT_THAT(supervisor_.resize({}, at(seconds(0))), ElementsAre(to_groups(SIGTERM), to_groups(SIGCONT)));
+  EXPECT_THAT(supervisor_.resize({}, at(seconds(1))), IsEmpty());
   end(0, exited(0), seconds(1));
   end(1, exited(1), seconds(1));
   end(2, died(SIGTERM), seconds(1));
@@ -114,23 +117,79 @@ TEST_F(SupervisorTest, ForAnotherGenerationAllRanksEndAndNoneHasFailed) {
   EXPECT_EQ(outcome.exit_status(), 1) << "if no other generation follows";
 }
 
+TEST_F(SupervisorTest, RanksThatHandleASignalForAnotherGenerationHaveAGrace) {
+  const ResizeManner manner{.how = ResizeManner::How::signal, .signal = SIGUSR2, .grace = seconds(60)};
+  EXPECT_THAT(supervisor_.resize(manner, at(seconds(0))),
+              ElementsAre(SignalOrder{.target = SignalOrder::Target::workers, .signal = SIGUSR2}));
+  EXPECT_THAT(supervisor_.resize(manner, at(seconds(1))), IsEmpty());
+  EXPECT_THAT(end(0, exited(0), seconds(2)), IsEmpty());
+  EXPECT_THAT(end(1, died(SIGUSR2), seconds(2)), IsEmpty());
+  EXPECT_THAT(supervisor_.time_passed(at(milliseconds(59'999))), IsEmpty());
+  EXPECT_THAT(supervisor_.time_passed(at(seconds(60))), ElementsAre(to_groups(SIGTERM), to_groups(SIGCONT)));
+  EXPECT_THAT(supervisor_.time_passed(at(seconds(90))), ElementsAre(to_groups(SIGKILL)));
+  end(2, died(SIGKILL), seconds(90));
+  EXPECT_TRUE(supervisor_.outcome().resized);
+  EXPECT_THAT(supervisor_.outcome().failures, IsEmpty());
+}
+
+TEST_F(SupervisorTest, ARankThatEndsForAnotherGenerationTakesTheOthersAlong) {
+  RankEnd restarts = exited(0);
+  restarts.restarts = true;
+  EXPECT_THAT(end(0, restarts, seconds(0)), IsEmpty());
+  EXPECT_TRUE(supervisor_.resizing());
+  EXPECT_EQ(supervisor_.next_deadline()->when(), at(seconds(120)).steady);
+  EXPECT_THAT(end(1, restarts, seconds(1)), IsEmpty());
+  EXPECT_THAT(end(2, exited(0), seconds(1)), IsEmpty());
+  EXPECT_TRUE(supervisor_.done());
+  EXPECT_TRUE(supervisor_.outcome().resized);
+  EXPECT_EQ(supervisor_.outcome().ended_on_request, 3);
+}
+
+TEST_F(SupervisorTest, ARankThatFailsOrAnythingElseCutsTheGraceShort) {
+  const ResizeManner manner{.how = ResizeManner::How::finish};
+  const std::vector<std::function<SignalOrders(Supervisor&)>> events{
+      [](Supervisor& each) { return each.rank_ended(1, exited(1), {}, at(seconds(1))); },
+      [](Supervisor& each) { return each.node_failed(lost(1, 1, seconds(1)), 2, at(seconds(1))); },
+      [](Supervisor& each) { return each.signal_received(SIGTERM, at(seconds(1))); },
+      [](Supervisor& each) { return each.job_timed_out(at(seconds(1))); }};
+  for (const auto& event : events) {
+    Supervisor supervisor{{{.rank = 0, .local_rank = 0, .pid = 10, .host = "n0"},
+                           {.rank = 1, .local_rank = 1, .pid = 11, .host = "n0"},
+                           {.rank = 2, .local_rank = 0, .pid = 10, .host = "n1"}},
+                          limits(),
+                          signals()};
+    EXPECT_THAT(supervisor.resize(manner, at(seconds(0))), IsEmpty());
+    EXPECT_THAT(event(supervisor), ElementsAre(to_groups(SIGTERM), to_groups(SIGCONT)));
+    EXPECT_THAT(supervisor.outcome().failures, IsEmpty());
+  }
+}
+
+TEST_F(SupervisorTest, ARankOfAFailingJobDoesNotMakeItAnotherGeneration) {
+  end(2, exited(85), seconds(0));
+  RankEnd restarts = exited(0);
+  restarts.restarts = true;
+  end(0, restarts, seconds(1));
+  EXPECT_FALSE(supervisor_.outcome().resized);
+  EXPECT_EQ(supervisor_.outcome().root_cause(), RootCause::rank);
+}
+
 TEST_F(SupervisorTest, RanksThatDoNotEndForAnotherGenerationAreKilled) {
-  supervisor_.resize(SIGTERM, at(seconds(0)));
+  supervisor_.resize({}, at(seconds(0)));
   EXPECT_THAT(supervisor_.time_passed(at(seconds(30))), ElementsAre(to_groups(SIGKILL)));
 }
 
 TEST_F(SupervisorTest, WhatHasFailedOrEndedIsNotResized) {
   end(2, exited(85), seconds(0));
-  EXPECT_THAT(supervisor_.resize(SIGTERM, at(seconds(1))), IsEmpty());
+  EXPECT_THAT(supervisor_.resize({}, at(seconds(1))), IsEmpty());
   EXPECT_FALSE(supervisor_.outcome().resized);
   end(0, exited(0), seconds(1));
   end(1, exited(0), seconds(1));
-  EXPECT_THAT(supervisor_.resize(SIGTERM, at(seconds(1))), IsEmpty());
+  EXPECT_THAT(supervisor_.resize({}, at(seconds(1))), IsEmpty());
   EXPECT_EQ(supervisor_.outcome().exit_status(), 85);
 }
 
 TEST_F(SupervisorTest, ASignalThatEndsTheJobMeanwhileIsItsEnd) {
-  supervisor_.resize(SIGTERM, at(seconds(0)));
+  supervisor_.resize({}, at(seconds(0)));
   supervisor_.signal_received(SIGINT, at(seconds(1)));
   EXPECT_EQ(supervisor_.outcome().exit_status(), 128 + SIGINT);
   EXPECT_FALSE(supervisor_.outcome().failed_by_itself());

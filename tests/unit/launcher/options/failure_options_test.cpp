@@ -28,6 +28,29 @@ TEST(FailureOptions, TimesAndRestarts) {
     EXPECT_THAT(complaint(words), HasSubstr("reading --")) << words[0];
 }
 
+TEST(FailureOptions, HowRanksEndForAChangeOfNodes) {
+  using How = ResizeManner::How;
+  const struct {
+    const char* text;
+    How how;
+    int signal;
+  } cases[] = {{"stop", How::stop, 0},
+               {"signal", How::signal, SIGUSR1},
+               {"signal=usr2", How::signal, SIGUSR2},
+               {"finish", How::finish, 0}};
+  EXPECT_EQ(parse({"p"}).resize.how, How::stop);
+  for (const auto& each : cases) {
+    const ResizeManner manner = parse({"--on-resize", each.text, "--resize-grace", "7", "p"}).resize;
+    EXPECT_EQ(manner.how, each.how) << each.text;
+    EXPECT_EQ(manner.signal, each.signal) << each.text;
+    EXPECT_EQ(manner.grace, std::chrono::seconds(7));
+  }
+  EXPECT_THAT(complaint({"--on-resize", "wait", "p"}), HasSubstr("is not known"));
+  for (const char* text : {"signal=", "signal=NONE", "signal=KILL"})
+    EXPECT_THAT(complaint({"--on-resize", text, "p"}), HasSubstr("names no signal that ranks can handle")) << text;
+  EXPECT_THAT(complaint({"--resize-grace", "-1", "p"}), HasSubstr("reading --resize-grace"));
+}
+
 TEST(FailureOptions, TheShutdownTimeoutHasThreeSources) {
   const Variables torch{{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "12"}};
   EXPECT_EQ(parse({"p"}, torch).shutdown_timeout, std::chrono::seconds(12));

@@ -51,6 +51,8 @@ TEST(RestartLine, SaysWhoGoesOnWithoutARestart) {
             "n2 left; 3 of 4 nodes continue (generation 3, no restart spent)");
   EXPECT_EQ(format_going_on_line(resized, 3, {.before = 2, .survivors = 1, .joined = {"n5", "n6"}, .left = {"n2"}}),
             "n2 left; 1 of 2 nodes continues with n5, n6 (generation 3, no restart spent)");
+  EXPECT_EQ(format_going_on_line(resized, 3, {.before = 2, .survivors = 2}),
+            "the ranks asked to start again; 2 of 2 nodes continue (generation 3, no restart spent)");
 }
 
 }  // namespace
