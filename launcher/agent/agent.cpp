@@ -77,6 +77,7 @@ void Agent::handle(const control::Message& message) {
              end_attempt != nullptr && !attempt_) {
     to_coordinator(control::AttemptCleaned{.epoch = end_attempt->epoch});
   } else {
+    if (metrics_) metrics_->note(message);
     pass_on(message);
   }
 }
@@ -354,7 +355,7 @@ void Agent::ending_signal(int signal, bool by_slurm) {
 
 /// How long ranks may take to end for this node's leave, before they get SIGTERM.
 std::chrono::milliseconds Agent::leave_grace() const {
-  const bool stops = !job_.options.nodes.elastic() || job_.options.resize.how == ResizeManner::How::stop;
+  const bool stops = !job_.options.elastic() || job_.options.resize.how == ResizeManner::How::stop;
   return stops ? std::chrono::milliseconds(0) : job_.options.resize.grace;
 }
 

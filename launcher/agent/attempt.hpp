@@ -78,7 +78,7 @@ class Attempt {
   void take_in(int local_rank, SpawnedProcess process);
   void handle(const control::Message& message);
   void agent_lost();
-  void announce_change();
+  void announce_change(bool pending);
   void send(const control::Message& message);
   void fail(const std::string& message, int exit_status);
   void watch_rank(int local_rank);

@@ -53,8 +53,8 @@ void Attempt::handle(const control::Message& message) {
   } else if (const auto* order = std::get_if<control::SignalRanks>(&message)) {
     step_signals_.add(*order);
     signal_ranks();
-  } else if (std::get_if<control::ChangePending>(&message) != nullptr) {
-    if (change_) announce_change();
+  } else if (const auto* change = std::get_if<control::NodesChange>(&message)) {
+    if (change_) announce_change(change->pending);
   } else if (const auto* look = std::get_if<control::ObserveRanks>(&message)) {
     observe_ranks(Deadline::after(std::chrono::milliseconds{look->limit_ms}));
   } else if (const auto* wish = std::get_if<control::CollectStacks>(&message)) {
@@ -76,9 +76,9 @@ void Attempt::handle(const control::Message& message) {
 }
 
 /// Ranks that do not learn of it end by what else the coordinator orders.
-void Attempt::announce_change() {
+void Attempt::announce_change(bool pending) {
   try {
-    change_->announce();
+    change_->announce(pending);
   } catch (const std::exception& error) {
     base::write_stderr_line(
         fmt::format("ddprun: {}: ranks do not learn that nodes change: {}", job_.host, error.what()));

@@ -29,8 +29,13 @@ ChangeFolder::~ChangeFolder() {
   std::filesystem::remove_all(path_, ignored);
 }
 
-void ChangeFolder::announce() const {
+void ChangeFolder::announce(bool pending) const {
   const std::string file = path_ + "/pending";
+  if (!pending) {
+    if (::unlink(file.c_str()) != 0 && errno != ENOENT)
+      throw base::system_error(fmt::format("removing {}", file), errno);
+    return;
+  }
   const base::UniqueFd made{::open(file.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600)};
   if (!made) throw base::system_error(fmt::format("making the file {}", file), errno, "check TMPDIR");
 }

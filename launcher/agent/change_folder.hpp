@@ -16,8 +16,8 @@ class ChangeFolder {
   ~ChangeFolder();
 
   const std::string& path() const { return path_; }
-  /// Makes the file "pending", once. Throws Error(system).
-  void announce() const;
+  /// Makes the file "pending", or removes it. Throws Error(system).
+  void announce(bool pending) const;
   /// Whether the file "restart.RANK" is there, which rank @p rank makes before it exits with 0 for the next generation.
   bool wants_restart(int rank) const;
 

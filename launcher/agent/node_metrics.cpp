@@ -41,6 +41,9 @@ void NodeMetrics::note(const control::Message& message) {
              ended != nullptr && ended->epoch == of_.epoch && ended->local_rank >= 0 &&
              static_cast<std::size_t>(ended->local_rank) < of_.numbers.size()) {
     ranks_.ended(of_.numbers[static_cast<std::size_t>(ended->local_rank)], ended->end.code, ended->end.by_signal);
+  } else if (const auto* change = std::get_if<control::NodesChange>(&message);
+             change != nullptr && change->epoch == of_.epoch) {
+    of_.nodes_waiting = change->waiting;
   }
 }
 
@@ -59,6 +62,7 @@ std::string NodeMetrics::text() {
   page.add(Metric::job_info, 1, {{"program", node_.program}, {"user", diagnostics::user_name()}});
   page.add(Metric::world_size, of_.world_size);
   page.add(Metric::nodes, static_cast<double>(of_.num_nodes));
+  page.add(Metric::nodes_waiting, of_.nodes_waiting);
   page.add(Metric::attempts, of_.epoch + 1);
   page.add(Metric::restarts, of_.restarts);
   page.add(Metric::max_restarts, of_.max_restarts);

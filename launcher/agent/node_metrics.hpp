@@ -38,6 +38,7 @@ class NodeMetrics {
     int restarts = 0;
     int max_restarts = 0;
     int nodes_lost = 0;
+    int nodes_waiting = 0;
     std::chrono::milliseconds interval{0};  ///< of progress_due(); 0: never
   };
 
@@ -50,7 +51,7 @@ class NodeMetrics {
   /// Where it answers; empty: nowhere.
   std::string url() const { return endpoint_ ? endpoint_->url() : std::string{}; }
   void begin(Ranks ranks);
-  /// RanksStarted and RankEnded of that attempt.
+  /// RanksStarted, RankEnded and NodesChange of that attempt.
   void note(const control::Message& message);
   /// What the coordinator is to know of the ranks' steps; nothing until the interval has passed.
   std::optional<control::Progress> progress_due();

@@ -125,8 +125,9 @@ constexpr auto description(const ModexReply*) {
                   fields<&ModexReply::to_node>(kCountOrNone));
 }
 constexpr auto description(const JoinTaken*) { return describe({"JoinTaken"}, fields<&JoinTaken::spare>()); }
-constexpr auto description(const ChangePending*) {
-  return describe({"ChangePending"}, fields<&ChangePending::epoch>(kCount));
+constexpr auto description(const NodesChange*) {
+  return describe({"NodesChange"}, fields<&NodesChange::epoch, &NodesChange::waiting>(kCount),
+                  fields<&NodesChange::pending>());
 }
 constexpr auto description(const Resting*) { return describe({"Resting"}, fields<&Resting::rests>()); }
 constexpr auto description(const RanksStill*) {

@@ -243,10 +243,12 @@ struct JoinTaken {
   bool operator==(const JoinTaken&) const = default;
 };
 
-/// Other nodes are to take part: ranks may ask whether it is so.
-struct ChangePending {
+/// Which nodes are to take part may change: what ranks and metrics may ask.
+struct NodesChange {
   int epoch = 0;
-  bool operator==(const ChangePending&) const = default;
+  bool pending = false;  ///< the ranks are to end for it
+  int waiting = 0;       ///< nodes that have joined and take no part
+  bool operator==(const NodesChange&) const = default;
 };
 
 /// For Slurm, which ends what is left on a node with its last rank: RankEnded has arrived.
@@ -348,7 +350,7 @@ using Message = std::variant<Hello, AttemptPrepared, RanksStarted, AttemptFailed
                              AttemptCleaned, SignalReceived, PrepareAttempt, StartAttempt, SignalRanks, EndAttempt,
                              Finish, Fence, ModexRequest, ModexReply, CollectStacks, StacksCollected, ConsoleOutput,
                              ConsoleTaken, RanksStill, ObserveRanks, RanksObserved, Progress, Resting, Input,
-                             InputTaken, StepTasks, RankEndNoted, JoinTaken, ChangePending, Encoded>;
+                             InputTaken, StepTasks, RankEndNoted, JoinTaken, NodesChange, Encoded>;
 
 /// One byte for the kind, then the fields in the order of message_fields.hpp: little-endian integers; texts, bytes and
 /// lists behind a 32-bit length; times as nanoseconds since 1970.

@@ -279,6 +279,7 @@ void Coordinator::time_passed() {
   links_.time_passed();
   if (expired(job_end_)) job_timed_out();
   if (asks_plan()) decide();
+  if (in(AttemptPhase::running)) tell_of_change();
   tell_waiting();
   give_up_preparing();
   if (in(AttemptPhase::running)) {

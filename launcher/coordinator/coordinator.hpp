@@ -149,7 +149,9 @@ class Coordinator {
     std::set<int> stacks_due;   ///< nodes that have not sent theirs, by node rank
     RankStacks stacks;
     diagnostics::HangInquiry hang{};
-    bool hang_ended = false;                ///< the job has begun to end
+    bool hang_ended = false;  ///< the job has begun to end
+    bool change_pending = false;
+    control::NodesChange told{};            ///< to all nodes
     std::optional<HangReport> hang_report;  ///< for the outcome
   };
 
@@ -194,6 +196,7 @@ class Coordinator {
   bool only_newcomers_failed() const;
   bool may_go_on() const;
   bool asks_plan() const { return gathers_or_waits() || in(AttemptPhase::running); }
+  void tell_of_change();
   bool gathers_or_waits() const { return phase_ == Phase::gathering || phase_ == Phase::waiting; }
   bool in(AttemptPhase phase) const { return phase_ == Phase::attempting && attempt_->phase() == phase; }
   bool ended_by_user() const { return outcome_.forwarded_signal != 0 || outcome_.timed_out; }

@@ -183,8 +183,15 @@ void Coordinator::conclude() {
 /// Does what the plan says.
 void Coordinator::decide() {
   Decision decision = membership_.decide(clock_().steady);
-  for (; std::holds_alternative<Release>(decision); decision = membership_.decide(clock_().steady))
-    release(std::get<Release>(decision).agent, 0, "");
+  for (;; decision = membership_.decide(clock_().steady)) {
+    if (const auto* leaver = std::get_if<Release>(&decision)) {
+      release(leaver->agent, 0, "");
+    } else if (std::holds_alternative<Withdraw>(decision)) {
+      state_.change_pending = false;
+    } else {
+      break;
+    }
+  }
   if (const auto* change = std::get_if<Announce>(&decision)) return resize(*change);
   if (const auto* start = std::get_if<Start>(&decision)) return begin_generation(*start);
   if (const auto* end = std::get_if<End>(&decision)) return end_job(end->why);
@@ -218,11 +225,22 @@ void Coordinator::resize(const Announce& change) {
   for (const std::string& host : change.joining) events_.detail(fmt::format("{} is to join: {}", host, what));
   for (const std::string& host : change.leaving) events_.detail(fmt::format("{} is to leave: {}", host, what));
   next_decision_.reset();
-  send_to_nodes(control::ChangePending{.epoch = attempt_->epoch()});
+  state_.change_pending = true;
+  tell_of_change();
   const bool by_themselves = options_.resize.how == ResizeManner::How::finish;
   // A node that leaves, perhaps because it must, cannot wait as long as one that joins.
   if (by_themselves && change.leaving.empty()) return;
   follow(attempt_->supervisor().resize(options_.resize, clock_()));
+}
+
+/// Ranks may ask for it, and metrics show it.
+void Coordinator::tell_of_change() {
+  const control::NodesChange now{.epoch = attempt_->epoch(),
+                                 .pending = state_.change_pending || attempt_->supervisor().outcome().resized,
+                                 .waiting = static_cast<int>(membership_.waiting().size())};
+  if (state_.told.pending == now.pending && state_.told.waiting == now.waiting) return;
+  state_.told = now;
+  send_to_nodes(now);
 }
 
 void Coordinator::release_unfit(const AttemptNode& node) {
@@ -246,9 +264,9 @@ void Coordinator::note_wait() {
                             : outcome_.resized      ? "nodes have left"
                                                     : "nodes were lost";
   events_.note(
-      fmt::format("{}; {} node{} left, and --nnodes={}:{} needs {}: waiting for another ddprun{}, for {} s at most",
-                  cause.substr(0, cause.find('\n')), left, left == 1 ? " is" : "s are", rules.min_nodes,
-                  rules.max_nodes, rules.min_nodes, where, ceil<seconds>(rules.join_timeout).count()));
+      fmt::format("{}; {} node{} left, and --nnodes={} needs {}: waiting for another ddprun{}, for {} s at most",
+                  cause.substr(0, cause.find('\n')), left, left == 1 ? " is" : "s are", rules.range(), rules.min_nodes,
+                  where, ceil<seconds>(rules.join_timeout).count()));
 }
 
 void Coordinator::end_job(End::Why why) {

@@ -115,7 +115,7 @@ void Coordinator::handle_hello(int link, const control::Hello& hello) {
       fmt::format("{} has joined with {} rank{}", links_.peer(link), hello.nproc, hello.nproc == 1 ? "" : "s"));
   if (events_.agent_joined) events_.agent_joined(hello.order);
   if (phase_ == Phase::attempting) return links_.send(link, control::JoinTaken{.spare = membership_.is_spare(link)});
-  events_.joined(membership_.num_members(), membership_.rules().max_nodes);
+  events_.joined(membership_.num_members(), membership_.rules().max_nodes + membership_.rules().spares);
 }
 
 void Coordinator::handle_prepared(AttemptNode& node, const control::AttemptPrepared& message) {
@@ -147,7 +147,7 @@ void Coordinator::handle_rank(int rank, const control::RankEnded& message) {
   if (supervisor.resizing() && !supervisor.fits_resize(end))
     events_.note(fmt::format("rank {} ended with {} while it was to end for a change of nodes", rank,
                              end.by_signal ? base::signal_name(end.code) : fmt::format("exit code {}", end.code)));
-  if (end.success() && !end.restarts) membership_.rank_succeeded();
+  if (end.success() && !end.restarts && !supervisor.outcome().resized) membership_.rank_succeeded();
   if (events_.rank_ended) events_.rank_ended(rank, attempt_->node_with(rank).layout.host, end);
   if (!end.success() && attempt_->supervisor().outcome().failures.empty()) {
     for (AttemptNode& node : attempt_->nodes()) {

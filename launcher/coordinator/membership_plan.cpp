@@ -25,6 +25,10 @@ void sort(std::vector<Member>& members) {
 
 }  // namespace
 
+std::string MembershipRules::range() const {
+  return min_nodes < max_nodes ? fmt::format("{}:{}", min_nodes, max_nodes) : fmt::format("{}", max_nodes);
+}
+
 MembershipPlan::MembershipPlan(MembershipRules rules, Time now)
     : rules_(std::move(rules)), join_deadline_(now + rules_.join_timeout) {}
 
@@ -57,12 +61,15 @@ std::string MembershipPlan::why_not(const control::Hello& hello) const {
     return fmt::format("the agent on {} belongs to run '{}', but this is run '{}': give all agents the same --rdzv-id",
                        hello.host, hello.run_id, rules_.run_id);
   }
-  if (phase_ == Phase::live && !rules_.open())
+  if (phase_ == Phase::live && !rules_.open() && rules_.spares == 0)
     return fmt::format("run '{}' has already started; nodes cannot join a running job", rules_.run_id);
   if (phase_ != Phase::gathering && hello.nproc == 0) return fmt::format("{} cannot start ranks", hello.host);
-  if (num_members() >= rules_.max_nodes * (rules_.open() ? 2 : 1)) {
+  if (const int most = rules_.most_members(); num_members() >= most) {
+    const int spares = most - rules_.max_nodes;
     return fmt::format("the job already has its {} nodes{}", rules_.max_nodes,
-                       rules_.open() ? " and as many spares" : "");
+                       spares == rules_.max_nodes ? " and as many spares"
+                       : spares > 0               ? fmt::format(" and {} spare{}", spares, spares == 1 ? "" : "s")
+                                                  : "");
   }
   const Member* other = find([&](const Member& each) {
     const bool same_order = hello.order >= 0 && each.hello.order == hello.order;
@@ -104,7 +111,7 @@ void MembershipPlan::leave(int agent) {
 }
 
 bool MembershipPlan::will_not_come() {
-  if (rules_.max_nodes - not_coming_ <= rules_.min_nodes) return false;
+  if (rules_.max_nodes + rules_.spares - not_coming_ <= rules_.min_nodes) return false;
   ++not_coming_;
   return true;
 }
@@ -158,7 +165,7 @@ Decision MembershipPlan::decide(Time now) {
 }
 
 Decision MembershipPlan::decide_gathering(Time now) {
-  const bool full = num_members() + not_coming_ >= rules_.max_nodes;
+  const bool full = num_members() + not_coming_ >= rules_.max_nodes + rules_.spares;
   if (enough() && (full || now >= last_call_->when())) return start(now);
   if (!enough() && now >= join_deadline_.when()) return End{End::Why::not_enough_came};
   return WaitUntil{enough() ? last_call_ : join_deadline_};
@@ -167,6 +174,10 @@ Decision MembershipPlan::decide_gathering(Time now) {
 Decision MembershipPlan::decide_live(Time now) {
   const bool joins = admits_ && !waiting_.empty() && room() > 0;
   const bool leaves = !leaving_.empty() && !leave_announced_;
+  if (announced_ && !leave_announced_ && !leaves && !joins) {
+    announced_ = false;
+    return Withdraw{};
+  }
   if (!leaves && (announced_ || !joins)) return WaitUntil{};
   if (!leaves) {
     const Time due = std::min(last_join_ + rules_.scale_up_delay, first_join_.value_or(now) + rules_.scale_up_limit);
@@ -197,6 +208,8 @@ Start MembershipPlan::start(Time now) {
                       .survivors = num_active(),
                       .left = std::exchange(left_, {}),
                       .spends_restart = end_ && spends_restart(*end_)};
+  // Of a list of nodes, the last are the spares; where nodes come one by one, those that came last.
+  if (generation_ == 0 && rules_.spares > 0) sort(waiting_);
   const auto taken = std::min(waiting_.size(), static_cast<std::size_t>(room()));
   const auto behind = waiting_.begin() + static_cast<std::ptrdiff_t>(taken);
   std::vector<Member> newcomers(waiting_.begin(), behind);
@@ -263,8 +276,9 @@ std::string MembershipPlan::describe() const {
   sort(all);
   std::vector<std::string> hosts;
   for (const Member& member : all) hosts.push_back(member.hello.host);
-  const std::string wanted = rules_.elastic() ? fmt::format("{} to {}", rules_.min_nodes, rules_.max_nodes)
-                                              : fmt::format("{}", rules_.max_nodes);
+  const int most = rules_.max_nodes + rules_.spares;
+  const std::string wanted =
+      rules_.min_nodes < rules_.max_nodes ? fmt::format("{} to {}", rules_.min_nodes, most) : fmt::format("{}", most);
   return fmt::format("{} of {} nodes {} joined{}{}", hosts.size(), wanted, hosts.size() == 1 ? "has" : "have",
                      hosts.empty() ? "" : ": ", fmt::join(hosts, ", "));
 }

@@ -2,6 +2,7 @@
 // ended: events and time come in, decisions come out. It only decides, so that it can be tested without processes.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <optional>
@@ -21,6 +22,7 @@ namespace ddp::launcher {
 struct MembershipRules {
   int min_nodes = 1;
   int max_nodes = 1;
+  int spares = 0;  ///< members besides these, for which the first roster waits as for the others
   std::string run_id;
   std::string version;  ///< of libddp: the same on all nodes
   std::chrono::milliseconds join_timeout{600'000};
@@ -31,8 +33,11 @@ struct MembershipRules {
   std::chrono::milliseconds scale_up_delay{2'000};   ///< for more nodes after one has joined a running job
   std::chrono::milliseconds scale_up_limit{10'000};  ///< the same in all, after the first
 
-  /// The job can go on with fewer or more nodes.
-  bool elastic() const { return min_nodes < max_nodes; }
+  /// The job can go on with fewer, more or other nodes.
+  bool elastic() const { return min_nodes < max_nodes || spares > 0; }
+  int most_members() const { return max_nodes + (open() ? std::max(spares, max_nodes) : spares); }
+  /// "2:4", as --nnodes has it.
+  std::string range() const;
   /// Nodes may join while it runs.
   bool open() const { return elastic() && replaceable; }
 };
@@ -69,6 +74,8 @@ struct Announce {
   std::vector<std::string> joining;  ///< hosts
   std::vector<std::string> leaving;
 };
+/// None is to take part any more for whom the ranks were to end.
+struct Withdraw {};
 /// The agent takes no part any more.
 struct Release {
   int agent;
@@ -88,7 +95,7 @@ struct End {
   };
   Why why;
 };
-using Decision = std::variant<WaitUntil, Start, Announce, Release, End>;
+using Decision = std::variant<WaitUntil, Start, Announce, Withdraw, Release, End>;
 
 /// A roster is a list of slots. Who survives keeps its place among the others; a newcomer takes the lowest free slot,
 /// so the one that comes for a lost node takes its place; slots that stay free are taken out. Agents are named by

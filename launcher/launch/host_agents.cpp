@@ -57,7 +57,7 @@ bool is_this_host(const std::string& host) {
 }
 
 void settle_single_host(LaunchOptions& options, RoleDecision& role) {
-  if (role.role != LaunchRole::frontend || !role.by_hosts || role.nodes.max != 1) return;
+  if (role.role != LaunchRole::frontend || !role.by_hosts || role.agents() != 1) return;
   const HostEntry& host = options.hosts.front();
   if (!host.here && !is_this_host(host.name)) return;
   if (host.ranks > 0) options.nproc = {.kind = RanksPerNode::Kind::number, .number = host.ranks};

@@ -189,8 +189,8 @@ class Process {
     // Strangers who crowd the listener must not use up the job's descriptors.
     // Each ssh has a pidfd, its output and, at first, its input.
     const int each = role_.role == LaunchRole::frontend && role_.by_hosts ? 4 : 1;
-    const int spares = role_.role == LaunchRole::endpoint ? 2 : 1;
-    allow_connections(static_cast<rlim_t>(role_.nodes.max) * each * spares + (listener ? control::kMaxPending : 0), 0);
+    const int spares = role_.role == LaunchRole::endpoint ? std::max(role_.spares, role_.nodes.max) : role_.spares;
+    allow_connections(static_cast<rlim_t>(role_.nodes.max + spares) * each + (listener ? control::kMaxPending : 0), 0);
     CoordinatorOptions coordination = coordinator_options(options_, role_, environment_);
     coordination.peers = peers_;
     coordination.progress_interval = reporter_.progress_interval();
@@ -226,7 +226,7 @@ class Process {
 
   void start_hosts(const RendezvousPoint& point) {
     hosts_ = std::make_unique<HostAgents>(
-        loop_, options_, static_cast<std::size_t>(role_.nodes.max), own_path(), environment_,
+        loop_, options_, static_cast<std::size_t>(role_.agents()), own_path(), environment_,
         settings_for_agents(point.encode(), arguments_, environment_),
         HostAgents::Events{
             .missing = [this](auto count, const auto& why) { return coordinator_->agents_missing(count, why); },

@@ -44,6 +44,21 @@ bool one_task_per_node(const base::SlurmStep& step, int tasks) {
          step.tasks_per_node == fmt::format("1(x{})", tasks);
 }
 
+/// Which of @p have nodes run the job's ranks. @param what "the allocation has"
+NodeRange nodes_among(const LaunchOptions& options, int have, const std::string& what, const std::string& noun) {
+  const int most = have - options.spares;
+  const std::string there = fmt::format("{} {} {}{}", what, have, noun, have == 1 ? "" : "s");
+  if (options.spares > 0 && most < (options.nodes_given ? options.nodes.min : 1))
+    reject(fmt::format("--spares={}{} was given, but {}", options.spares,
+                       options.nodes_given ? fmt::format(" with --nnodes={}", range_text(options.nodes)) : "", there),
+           "hold back fewer, or request more nodes");
+  if (!options.nodes_given) return {.min = most, .max = most};
+  if (options.nodes.min > most)
+    reject(fmt::format("--nnodes={} was given, but {}", range_text(options.nodes), there),
+           "leave out --nnodes to use all of them");
+  return {.min = options.nodes.min, .max = std::min(options.nodes.max, most)};
+}
+
 bool names_rendezvous(const LaunchOptions& options) {
   const RendezvousOptions& rendezvous = options.rendezvous;
   return !rendezvous.endpoint_host.empty() || rendezvous.master_addr_given || rendezvous.node_rank.has_value();
@@ -52,12 +67,13 @@ bool names_rendezvous(const LaunchOptions& options) {
 RoleDecision decide_in_step(const LaunchOptions& options, const base::Environment& environment,
                             const base::SlurmStep& step, int tasks) {
   const NodeRange one{.min = 1, .max = 1};
-  if (tasks == 1 || (options.nodes_given && options.nodes.max == 1)) {
-    if (options.nodes_given && options.nodes.min > 1) {
+  if (tasks == 1 || (options.nodes_given && options.nodes.max + options.spares == 1)) {
+    if (options.nodes_given && options.nodes.min + options.spares > 1) {
       if (names_rendezvous(options))
         return {.role = LaunchRole::endpoint,
                 .reason = "the step has one task, and the options name a rendezvous",
-                .nodes = options.nodes};
+                .nodes = options.nodes,
+                .spares = options.spares};
       reject(
           fmt::format("--nnodes={} was given, but this Slurm step has one task", range_text(options.nodes)),
           fmt::format("start ddprun on each node: srun --nodes={} --ntasks-per-node=1 ddprun ...", options.nodes.max));
@@ -65,14 +81,19 @@ RoleDecision decide_in_step(const LaunchOptions& options, const base::Environmen
     return {.role = LaunchRole::alone, .reason = "the task's ranks are all on this host", .nodes = one};
   }
   const bool pmi = environment.has("PMIX_NAMESPACE") || environment.has("PMI_FD");
-  const bool same_nodes = !options.nodes_given || (options.nodes.min <= tasks && tasks <= options.nodes.max);
+  const int ranked = tasks - options.spares;
+  const bool same_nodes = !options.nodes_given || (options.nodes.min <= ranked && ranked <= options.nodes.max);
   if (names_rendezvous(options) && (!pmi || !same_nodes))
-    return {.role = LaunchRole::endpoint, .reason = "the options name a rendezvous", .nodes = options.nodes};
+    return {.role = LaunchRole::endpoint,
+            .reason = "the options name a rendezvous",
+            .nodes = options.nodes,
+            .spares = options.spares};
   if (!one_task_per_node(step, tasks)) {
     reject(fmt::format("this Slurm step has {} tasks, several on a node ({})", tasks, step.tasks_per_node),
            "ddprun starts the ranks of a node itself: srun --ntasks-per-node=1 ddprun --nproc-per-node=N ... (or "
            "--standalone for a job of its own in each task)");
   }
+  const NodeRange nodes = nodes_among(options, tasks, "this Slurm step has", "node");
   if (!same_nodes) {
     reject(fmt::format("--nnodes={} was given, but this Slurm step has {} nodes", range_text(options.nodes), tasks),
            "leave out --nnodes, or start as many tasks");
@@ -83,7 +104,8 @@ RoleDecision decide_in_step(const LaunchOptions& options, const base::Environmen
   }
   return {.role = LaunchRole::step_agent,
           .reason = fmt::format("this is a Slurm step with a task on each of {} nodes", tasks),
-          .nodes = {.min = options.nodes_given ? options.nodes.min : tasks, .max = tasks}};
+          .nodes = nodes,
+          .spares = options.spares};
 }
 
 /// Whether this allocation is heterogeneous; one made inside a task of a heterogeneous job inherits its variables.
@@ -129,16 +151,9 @@ std::optional<RoleDecision> decide_in_allocation(const LaunchOptions& options, c
   if (step.kind == base::SlurmStep::Kind::user) return std::nullopt;  // a child of a task has only its node
   const std::vector<int> components = allocated_nodes(environment);
   const int have = std::accumulate(components.begin(), components.end(), 0);
-  NodeRange nodes{.min = have, .max = have};
-  if (options.nodes_given) {
-    if (options.nodes.min > have) {
-      reject(fmt::format("--nnodes={} was given, but the allocation has {} nodes", range_text(options.nodes), have),
-             "leave out --nnodes to use all of them");
-    }
-    nodes = {.min = options.nodes.min, .max = std::min(options.nodes.max, have)};
-  }
+  const NodeRange nodes = nodes_among(options, have, "the allocation has", "node");
   // slurmd sets it for processes on the allocation's nodes; a shell of salloc may run elsewhere.
-  if (nodes.max == 1 && !step.node_name.empty())
+  if (nodes.max == 1 && options.spares == 0 && !step.node_name.empty())
     return RoleDecision{.role = LaunchRole::alone,
                         .reason = "one node was requested, and this one is in the allocation",
                         .nodes = nodes};
@@ -146,7 +161,8 @@ std::optional<RoleDecision> decide_in_allocation(const LaunchOptions& options, c
       .role = LaunchRole::frontend,
       .reason = fmt::format("Slurm job {} has {} nodes", environment.raw("SLURM_JOB_ID").value_or(""), have),
       .nodes = nodes,
-      .components = take_nodes(components, nodes.max)};
+      .spares = options.spares,
+      .components = take_nodes(components, nodes.max + options.spares)};
 }
 
 RoleDecision decide_by_hosts(const LaunchOptions& options, const base::SlurmStep& step) {
@@ -155,17 +171,11 @@ RoleDecision decide_by_hosts(const LaunchOptions& options, const base::SlurmStep
         fmt::format("this Slurm step has {} tasks, and each would start the ranks of the host list", *step.num_tasks),
         "leave out the host list, or call ddprun without srun");
   const int have = static_cast<int>(options.hosts.size());
-  NodeRange nodes{.min = have, .max = have};
-  if (options.nodes_given) {
-    if (options.nodes.min > have)
-      reject(fmt::format("--nnodes={} was given, but the host list has {} host{}", range_text(options.nodes), have,
-                         have == 1 ? "" : "s"),
-             "leave out --nnodes to use all of them");
-    nodes = {.min = options.nodes.min, .max = std::min(options.nodes.max, have)};
-  }
+  const NodeRange nodes = nodes_among(options, have, "the host list has", "host");
   return {.role = LaunchRole::frontend,
           .reason = fmt::format("the host list has {} host{}", have, have == 1 ? "" : "s"),
           .nodes = nodes,
+          .spares = options.spares,
           .by_hosts = true};
 }
 
@@ -185,14 +195,18 @@ RoleDecision decide_role(const LaunchOptions& options, const base::Environment& 
   if (!options.hosts.empty()) return decide_by_hosts(options, step);
   if (step.is_task() && step.num_tasks && !base::is_torchrun_worker(environment))
     return decide_in_step(options, environment, step, *step.num_tasks);
-  const bool several = options.nodes.max > 1;
+  const bool several = options.nodes.max + options.spares > 1;
   if (several && names_rendezvous(options))
-    return {.role = LaunchRole::endpoint, .reason = "the options name a rendezvous", .nodes = options.nodes};
+    return {.role = LaunchRole::endpoint,
+            .reason = "the options name a rendezvous",
+            .nodes = options.nodes,
+            .spares = options.spares};
   if (const auto decision = decide_in_allocation(options, environment, step)) return *decision;
   if (several) {
     return {.role = LaunchRole::endpoint,
             .reason = fmt::format("--nnodes={} was given outside Slurm", range_text(options.nodes)),
-            .nodes = options.nodes};
+            .nodes = options.nodes,
+            .spares = options.spares};
   }
   return {.role = LaunchRole::alone, .reason = "one node", .nodes = one};
 }
@@ -226,6 +240,7 @@ CoordinatorOptions coordinator_options(const LaunchOptions& options, const RoleD
   const bool fixed = endpoint && rendezvous.backend != RendezvousBackend::c10d;
   return {.membership = {.min_nodes = role.nodes.min,
                          .max_nodes = role.nodes.max,
+                         .spares = role.spares,
                          .run_id = rendezvous.run_id,
                          .version = DDP_VERSION_STRING,
                          .join_timeout = fixed ? rendezvous.static_timeout : rendezvous.join_timeout,

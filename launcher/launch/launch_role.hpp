@@ -24,7 +24,10 @@ enum class LaunchRole {
 struct RoleDecision {
   LaunchRole role = LaunchRole::alone;
   std::string reason{};  ///< one sentence
-  NodeRange nodes;       ///< how many agents the job has
+  NodeRange nodes;       ///< on how many the job's ranks run
+  int spares = 0;        ///< and how many agents it has besides
+
+  int agents() const { return nodes.max + spares; }
   /// Of a frontend: how many of them are on nodes of each component of the allocation, of which only heterogeneous
   /// ones have several.
   std::vector<int> components = {};

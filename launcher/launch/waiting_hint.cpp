@@ -44,7 +44,7 @@ std::string waiting_hint(const LaunchOptions& options, const RoleDecision& role,
     // What --nnodes alone means: this host leads, at an address that is its own.
     return has_program("salloc", environment)
                ? fmt::format("this is not a Slurm allocation: did you mean 'salloc --nodes={} ddprun ...'?",
-                             options.nodes.max)
+                             role.agents())
                : "start ddprun on each of them with its --node-rank and this host as --master-addr, or give a host "
                  "list "
                  "(-H)";

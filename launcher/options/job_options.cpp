@@ -64,6 +64,11 @@ void add_job_options(OptionTable& table, OptionDraft& draft) {
                    options.nodes_given = true;
                  })
       .torchrun();
+  table.add_value(
+      "--spares", "N",
+      "Hold back N nodes, the last of the allocation or host list: one takes the place of the next lost node, "
+      "without a restart (default 0).",
+      [&](const auto& source, const auto& text) { options.spares = cli::parse_whole(source, text, 0, kMaxNodes); });
   table
       .add_value("--nproc-per-node", "N|cpu|gpu|auto",
                  fmt::format("Ranks per node, 1 to {} (default 1): a number, one per usable processor (cpu), one per "
@@ -85,6 +90,8 @@ void add_job_options(OptionTable& table, OptionDraft& draft) {
 void settle_job_options(const OptionTable& table, OptionDraft& draft) {
   LaunchOptions& options = draft.options;
   if (!options.standalone) return;
+  if (options.spares > 0)
+    cli::reject_combination("--standalone is a job on one node, but --spares requests others", "drop one of them");
   if (options.nodes.min > 1)
     cli::reject_combination(
         fmt::format("--standalone is a job on one node, but --nnodes requests {}", options.nodes.min),

@@ -136,6 +136,7 @@ struct MetricsOptions {
 
 struct LaunchOptions {
   NodeRange nodes;
+  int spares = 0;            ///< --spares: nodes besides these
   bool nodes_given = false;  ///< --nnodes or PET_NNODES: otherwise an allocation decides
   RanksPerNode nproc;
   bool standalone = false;
@@ -170,6 +171,7 @@ struct LaunchOptions {
   std::vector<int> ending_signals;           ///< --signals-to-handle: forwarded to all ranks; they end the job
   std::vector<int> forwarded_signals;        ///< --forward-signals: forwarded; the job continues
   std::vector<int> handled_signals() const;  ///< both
+  bool elastic() const { return nodes.elastic() || spares > 0; }  ///< a generation may have other nodes
   bool torchrun_exit_codes = false;
 
   BindPolicy bind = BindPolicy::numa;

@@ -270,10 +270,12 @@ void settle_rendezvous_options(const OptionTable& table, OptionDraft& draft) {
     for (const char* name : {"--node-rank", "--master-addr", "--master-port"}) {
       if (table.given(name)) draft.notice(fmt::format("{} is ignored: it is for --rdzv-backend static", name));
     }
-  } else if (rendezvous.node_rank && options.nodes_given && *rendezvous.node_rank >= options.nodes.max) {
-    cli::reject_combination(fmt::format("node rank {} does not exist in a job of at most {} nodes",
-                                        *rendezvous.node_rank, options.nodes.max),
-                            fmt::format("--node-rank is 0 to {}; or give a larger --nnodes", options.nodes.max - 1));
+  } else if (rendezvous.node_rank && options.nodes_given &&
+             *rendezvous.node_rank >= options.nodes.max + options.spares) {
+    cli::reject_combination(
+        fmt::format("node rank {} does not exist in a job of at most {} nodes", *rendezvous.node_rank,
+                    options.nodes.max + options.spares),
+        fmt::format("--node-rank is 0 to {}; or give a larger --nnodes", options.nodes.max + options.spares - 1));
   }
   if (!options.nodes_given || options.nodes.min == 1) return;
   if (rendezvous.endpoint_port == 0)

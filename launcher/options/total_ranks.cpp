@@ -54,9 +54,14 @@ void settle_total_ranks(const OptionTable& table, OptionDraft& draft, const base
     cli::reject_combination("-n counts the ranks of the job, --nproc-per-node those of a node", "drop one of them");
   }
   if (environment.raw(kAgentHostVariable)) return;  // the frontend has counted
-  if (!options.hosts.empty()) return fill_hosts(total, options.hosts);
+  if (!options.hosts.empty()) {
+    if (options.spares > 0)
+      cli::reject_combination("-n fills the host list, and --spares holds back some of it", "give --nproc-per-node");
+    return fill_hosts(total, options.hosts);
+  }
   int nodes = options.nodes.max;
-  if (!options.nodes_given && !options.standalone) nodes = environment.number("SLURM_JOB_NUM_NODES").value_or(1);
+  if (!options.nodes_given && !options.standalone)
+    nodes = std::max(1, environment.number("SLURM_JOB_NUM_NODES").value_or(1) - options.spares);
   if (options.nodes.min != options.nodes.max)
     cli::reject_combination("-n needs a fixed number of nodes, and --nnodes gives a range", "drop one of them");
   if (total % nodes != 0) {

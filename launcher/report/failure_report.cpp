@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -20,6 +21,7 @@ namespace ddp::launcher {
 namespace {
 
 constexpr std::size_t kMostOthers = 16;
+constexpr std::size_t kMostGenerations = 16;
 constexpr std::size_t kMostUnkillable = 16;
 constexpr std::size_t kLongestRankList = 200;
 std::string_view first_line(std::string_view text) { return text.substr(0, text.find('\n')); }
@@ -131,6 +133,36 @@ std::string ended_line(const JobOutcome& outcome) {
   text += "\n";
   if (const std::string early = early_line(outcome, "that"); !early.empty()) text += fmt::format("ddprun: {}\n", early);
   return text;
+}
+
+/// "n2 was lost, n5 joined".
+std::string reason_of(const GenerationFacts& generation) {
+  std::vector<std::string> parts;
+  const auto add = [&parts](const std::vector<std::string>& hosts, const char* what) {
+    if (!hosts.empty()) parts.push_back(fmt::format("{} {}", fmt::join(hosts, ", "), what));
+  };
+  if (generation.reason == GenerationReason::restart) parts.emplace_back("restart after a failure");
+  if (generation.reason == GenerationReason::requested) parts.emplace_back("the ranks asked for it");
+  add(generation.lost, generation.lost.size() == 1 ? "was lost" : "were lost");
+  add(generation.change.left, "left");
+  add(generation.change.joined, "joined");
+  return parts.empty() ? "start" : fmt::format("{}", fmt::join(parts, ", "));
+}
+
+/// Those of a job whose nodes have changed, with their reasons.
+void add_generations(ReportLines& lines, const std::vector<GenerationFacts>& generations) {
+  const bool changed = std::any_of(generations.begin(), generations.end(), [](const GenerationFacts& each) {
+    return each.reason != GenerationReason::start && each.reason != GenerationReason::restart;
+  });
+  if (!changed) return;
+  lines.border('-');
+  lines.add("Generations:");
+  const std::size_t first = generations.size() > kMostGenerations ? generations.size() - kMostGenerations : 0;
+  if (first > 0) lines.add("  {} before (--report-json lists all)", first);
+  for (std::size_t number = first; number < generations.size(); ++number)
+    lines.add("  {} at {:%H:%M:%S}: {}", number,
+              fmt::localtime(std::chrono::system_clock::to_time_t(generations[number].time)),
+              reason_of(generations[number]));
 }
 
 /// The job's size if it has several nodes, and its restarts; otherwise empty.
@@ -259,6 +291,7 @@ std::string format_failure_report(const JobOutcome& outcome, const ReportContext
   if (const std::string job = job_line(context); !job.empty()) lines.add("{}", job);
   lines.border('-');
   add_failures(lines, outcome);
+  add_generations(lines, context.generations);
   const std::string closing = closing_line(outcome, context.ended_by);
   const std::string end = end_line(outcome);
   if (!closing.empty() || !end.empty()) lines.border('-');

@@ -118,6 +118,43 @@ agent_on() { "$cluster" on "$1" pgrep -o -x ddprun; }
   clean
 }
 
+@test "--spares: the last node of the allocation runs no rank until it takes a lost node's place" {
+  start_front --spares 1 "$shared/worker"
+  eventually 30 up 6 0
+  for node in n0 n1 n2; do "$cluster" on $node pgrep -x worker; done
+  ! "$cluster" on n3 pgrep -x worker || return 1
+  grep -q "^ddprun: n3: .*this one is a spare for one that is lost$" "$shared/out"
+  "$cluster" on n1 kill -KILL "$(agent_on n1)"
+  replaced() { [ "$(grep -c '^UP . 0 6' "$shared/out")" -eq 12 ]; } # no restart is spent
+  eventually 40 replaced
+  grep -q "^ddprun: node n1: .* was lost.*; 2 of 3 nodes continue with n3 (generation 1, no restart spent)$" "$shared/out"
+  "$cluster" on n3 kill -KILL "$(agent_on n3)"
+  finish
+  [ "$status" -ne 0 ]
+  [[ $output == *"host      : n3"*"was lost"*"Generations:"*" 1 at "*": n1 was lost, n3 joined"* ]] || { echo "$output"; return 1; }
+  clean
+}
+
+@test "--spares: one that is lost is only noted; at the end of the job the others have succeeded; too many are refused" {
+  start_front --nnodes 2:3 --spares 1 "$shared/worker"
+  eventually 30 up 6 0
+  "$cluster" on n3 kill -KILL "$(agent_on n3)"
+  eventually 20 grep -q "ddprun: the agent on n3 .* was lost while it waited for a place" "$shared/out"
+  "$cluster" run pkill -TERM -x ddprun
+  finish
+  [ "$status" -eq 143 ] || { echo "$output"; return 1; }
+  clean
+  write_worker 'sleep 1'
+  start_front --spares 2 "$shared/worker"
+  finish
+  [ "$status" -eq 0 ] || { echo "$output"; return 1; }
+  [ "$(grep -c '^UP . 0 4$' <<<"$output")" -eq 4 ]
+  start_front --spares 4 "$shared/worker"
+  finish
+  [ "$status" -eq 2 ]
+  [[ $output == *"--spares=4 was given, but the allocation has 4 nodes; hold back fewer, or request more nodes"* ]]
+}
+
 is_idle() { [ "$("$cluster" run sinfo -h -n "$1" -o %T)" = idle ]; }
 back() { # NODE: Slurm would wait for it for minutes
   "$cluster" run scontrol update node="$1" state=down reason="it did not answer"

@@ -81,6 +81,7 @@ constexpr std::array<MetricRow, kMetrics> kTable{{
     {"ddp_job_info", gauge, "program, user", "1, with the program and its user."},
     {"ddp_world_size", gauge, "", "Ranks of the job."},
     {"ddp_nodes", gauge, "", "Nodes of the job."},
+    {"ddp_nodes_waiting", gauge, "", "Nodes that wait to join, or as spares."},
     {"ddp_attempts_total", counter, "", "Attempts to run the job, the current one included."},
     {"ddp_restarts_total", counter, "", "Restarts after a failure."},
     {"ddp_restarts_allowed", gauge, "", "Restarts that --max-restarts permits."},

@@ -23,6 +23,7 @@ enum class Metric : std::size_t {
   job_info,
   world_size,
   nodes,
+  nodes_waiting,
   attempts,
   restarts,
   max_restarts,

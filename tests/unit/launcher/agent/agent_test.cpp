@@ -88,7 +88,7 @@ std::vector<Row> rows() {
           {control::StepTasks{.ranks = {0}}, Taker::attempt},
           {control::RankEndNoted{.epoch = kEpoch}, Taker::attempt},
           {control::JoinTaken{.spare = true}, Taker::agent},
-          {control::ChangePending{.epoch = kEpoch}, Taker::attempt}};
+          {control::NodesChange{.epoch = kEpoch, .pending = true}, Taker::attempt}};
 }
 
 TEST(AgentMessages, AllAreInTheTable) {

@@ -31,9 +31,12 @@ TEST_F(ChangeFolderTest, SaysWhatThePendingFileAndTheRanksFilesSay) {
   const ChangeFolder folder(scratch_, 3);
   const std::string pending = folder.path() + "/pending";
   EXPECT_FALSE(std::filesystem::exists(pending));
-  folder.announce();
-  folder.announce();
+  folder.announce(true);
+  folder.announce(true);
   EXPECT_TRUE(std::filesystem::exists(pending));
+  folder.announce(false);
+  folder.announce(false);
+  EXPECT_FALSE(std::filesystem::exists(pending));
   EXPECT_FALSE(folder.wants_restart(11));
   std::ofstream(folder.path() + "/restart.11");
   EXPECT_TRUE(folder.wants_restart(11));
@@ -57,7 +60,7 @@ TEST_F(ChangeFolderTest, IsTheUsersAloneAndGoesWithTheAttempt) {
 TEST_F(ChangeFolderTest, FailsWhereTheScratchFolderIsGone) {
   const ChangeFolder folder(scratch_, 0);
   std::filesystem::remove_all(scratch_);
-  EXPECT_THROW(folder.announce(), Error);
+  EXPECT_THROW(folder.announce(true), Error);
   EXPECT_FALSE(folder.wants_restart(0));
   EXPECT_THROW(ChangeFolder(scratch_, 1), Error);
 }

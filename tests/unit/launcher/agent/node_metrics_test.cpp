@@ -44,6 +44,17 @@ class NodeMetricsTest : public ::testing::Test {
   stream::EventLoop loop_;
 };
 
+TEST_F(NodeMetricsTest, ShowsWhoWaits) {
+  NodeMetrics metrics(metrics_of(job_), loop_);
+  metrics.begin(metrics_of(plan(0, 0)));
+  EXPECT_THAT(metrics.text(), HasSubstr(R"(ddp_nodes_waiting{job="17",node="n1"} 0)"));
+  metrics.note(control::NodesChange{.epoch = 0, .waiting = 2});
+  metrics.note(control::NodesChange{.epoch = 1, .waiting = 3});
+  EXPECT_THAT(metrics.text(), HasSubstr(R"(ddp_nodes_waiting{job="17",node="n1"} 2)"));
+  metrics.begin(metrics_of(plan(1, 0)));
+  EXPECT_THAT(metrics.text(), HasSubstr(R"(ddp_nodes_waiting{job="17",node="n1"} 0)"));
+}
+
 TEST_F(NodeMetricsTest, FollowsRanksThroughAttempts) {
   NodeMetrics metrics(metrics_of(job_), loop_);
   metrics.begin(metrics_of(plan(0, 0)));

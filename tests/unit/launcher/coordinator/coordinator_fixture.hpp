@@ -38,6 +38,8 @@ inline std::string describe(const control::Message& message) {
     text += resting->rests ? " yes" : " no";
   } else if (const auto* taken = std::get_if<control::JoinTaken>(&message)) {
     text += taken->spare ? " as a spare" : "";
+  } else if (const auto* change = std::get_if<control::NodesChange>(&message)) {
+    text += fmt::format(" {}{}", change->waiting, change->pending ? " pending" : "");
   } else if (const auto* finish = std::get_if<control::Finish>(&message)) {
     text += fmt::format(" {}", finish->exit_status);
   }

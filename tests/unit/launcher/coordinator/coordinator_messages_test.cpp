@@ -60,7 +60,7 @@ std::vector<control::Message> messages(int epoch) {
           control::StepTasks{.ranks = {0}},
           control::RankEndNoted{.epoch = epoch},
           control::JoinTaken{.spare = true},
-          control::ChangePending{.epoch = epoch}};
+          control::NodesChange{.epoch = epoch, .waiting = 1}};
 }
 
 struct Answer {

@@ -9,7 +9,10 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-const Texts kEndRanks{"ChangePending", "SignalRanks SIGTERM groups", "SignalRanks SIGCONT groups"};
+/// What a node hears when its ranks are to end, while @p waiting nodes take no part.
+Texts end_of_ranks(int waiting) {
+  return {fmt::format("NodesChange {} pending", waiting), "SignalRanks SIGTERM groups", "SignalRanks SIGCONT groups"};
+}
 
 /// Nodes a and b run; from @p least to @p most may.
 void run_open(CoordinatorJob& job, int most, int least = 1) {
@@ -39,12 +42,12 @@ TEST(CoordinatorResize, ANodeThatJoinsStartsAGenerationWithAllAndSpendsNoRestart
   const int late = job.connect();
   job.say(late, hello("0"));  // before a by its name, but behind the survivors
   EXPECT_THAT(job.heard_texts(late), ElementsAre("JoinTaken"));
-  EXPECT_THAT(job.heard_texts(0), IsEmpty());
+  EXPECT_THAT(job.heard_texts(0), ElementsAre("NodesChange 1"));
   job.pass(1900ms);
   EXPECT_THAT(job.heard_texts(0), IsEmpty()) << "more may come";
   job.pass(100ms);
-  EXPECT_EQ(job.heard_texts(0), kEndRanks);
-  EXPECT_EQ(job.heard_texts(1), kEndRanks);
+  EXPECT_EQ(job.heard_texts(0), end_of_ranks(1));
+  job.forget_all();
   EXPECT_THAT(job.heard_texts(late), IsEmpty());
   end_generation(job);
   EXPECT_THAT(job.goings, ElementsAre("generation 1: 2 of 2, with 0"));
@@ -64,7 +67,7 @@ TEST(CoordinatorResize, ASpareTakesTheLostNodesPlaceAtOnce) {
   job.say(spare, hello("c"));
   EXPECT_THAT(job.heard_texts(spare), ElementsAre("JoinTaken as a spare"));
   job.pass(20s);
-  EXPECT_THAT(job.heard_texts(0), IsEmpty());
+  EXPECT_THAT(job.heard_texts(0), ElementsAre("NodesChange 1"));
   job.lose(1);
   job.end_ranks(0, 143);
   job.say(0, kCleaned);
@@ -97,7 +100,7 @@ TEST(CoordinatorResize, ASpareThatIsLostOrLeavesIsNoLossOfTheJob) {
   EXPECT_THAT(job.notes, ElementsAre(HasSubstr("the agent on c (pid 7) was lost while it waited for a place")));
   job.say(leaver, control::SignalReceived{.signal = SIGTERM, .by_slurm = false});
   EXPECT_THAT(job.heard_texts(leaver), ElementsAre("Finish 0"));
-  EXPECT_THAT(job.heard_texts(0), IsEmpty());
+  EXPECT_THAT(job.heard_texts(0), ElementsAre("NodesChange 1", "NodesChange 0"));
   EXPECT_THAT(job.goings, IsEmpty());
 }
 
@@ -106,7 +109,7 @@ TEST(CoordinatorResize, ASignalToAnotherProcesssAgentIsItsNodesLeave) {
     CoordinatorJob job;
     run_open(job, 2);
     job.say(1, control::SignalReceived{.signal = signal, .by_slurm = false});
-    EXPECT_EQ(job.heard_texts(0), kEndRanks);
+    EXPECT_EQ(job.heard_texts(0), end_of_ranks(0));
     job.say(1, control::SignalReceived{.signal = signal, .by_slurm = false});
     EXPECT_THAT(job.heard_texts(0), IsEmpty()) << "it leaves already";
     for (const int link : {0, 1}) job.end_ranks(link, 143);
@@ -153,8 +156,8 @@ TEST(CoordinatorResize, WithFinishANodeThatJoinsWaitsForTheRanks) {
   const int late = job.connect();
   job.say(late, hello("c"));
   job.pass(2s);
-  EXPECT_THAT(job.heard_texts(0), ElementsAre("ChangePending"));
-  EXPECT_THAT(job.heard_texts(1), ElementsAre("ChangePending"));
+  for (const int link : {0, 1})
+    EXPECT_THAT(job.heard_texts(link), ElementsAre("NodesChange 1", "NodesChange 1 pending"));
   job.pass(3600s);
   EXPECT_THAT(job.heard_texts(0), IsEmpty());
   for (const int local : {0, 1}) job.say(0, restarting(local));
@@ -180,11 +183,11 @@ TEST(CoordinatorResize, WithFinishANodeThatLeavesWaitsForTheGraceAlsoBehindOneTh
     if (joins) {
       job.say(job.connect(), hello("c"));
       job.pass(20s);
-      EXPECT_THAT(job.heard_texts(0), ElementsAre("ChangePending"));
+      EXPECT_THAT(job.heard_texts(0), ElementsAre("NodesChange 1", "NodesChange 1 pending"));
     }
     job.say(1, control::SignalReceived{.signal = SIGTERM, .by_slurm = false});
     job.pass(59s);
-    EXPECT_THAT(job.heard_texts(0), ElementsAre("ChangePending"));
+    EXPECT_EQ(job.heard_texts(0), joins ? Texts{} : Texts{"NodesChange 0 pending"});
     job.pass(1s);
     EXPECT_THAT(job.heard_texts(0), ElementsAre("SignalRanks SIGTERM groups", "SignalRanks SIGCONT groups"));
     end_generation(job);
@@ -193,12 +196,79 @@ TEST(CoordinatorResize, WithFinishANodeThatLeavesWaitsForTheGraceAlsoBehindOneTh
   }
 }
 
+TEST(CoordinatorResize, OnceRanksEndForAChangeItIsNotWithdrawn) {
+  CoordinatorJob job;
+  job.options.resize = {.how = ResizeManner::How::signal, .signal = SIGUSR2, .grace = 60s};
+  run_open(job, 4);
+  const int late = job.connect();
+  job.say(late, hello("c"));
+  job.pass(2s);
+  EXPECT_THAT(job.heard_texts(0), ElementsAre("NodesChange 1", "NodesChange 1 pending", "SignalRanks SIGUSR2"));
+  job.say(0, rank_ended(0, 0));
+  EXPECT_THAT(job.heard_texts(0), IsEmpty());
+  job.lose(late);
+  EXPECT_THAT(job.heard_texts(0), ElementsAre("NodesChange 0 pending")) << "the other ranks are still to end";
+}
+
+TEST(CoordinatorResize, TheFirstRankThatAsksForAnotherStartLetsTheOthersKnow) {
+  CoordinatorJob job;
+  run_open(job, 2);
+  job.say(1, restarting(0));
+  EXPECT_THAT(job.heard_texts(0), ElementsAre("NodesChange 0 pending"));
+}
+
+TEST(CoordinatorResize, WithFinishAChangeIsWithdrawnWithTheNodesThatWantedIt) {
+  CoordinatorJob job;
+  job.options.resize.how = ResizeManner::How::finish;
+  run_open(job, 4);
+  const int lost = job.connect();
+  const int leaver = job.connect();
+  for (const int link : {lost, leaver}) job.say(link, hello(link == lost ? "c" : "d"));
+  job.pass(2s);
+  job.forget_all();
+  job.lose(lost);
+  EXPECT_THAT(job.heard_texts(0), ElementsAre("NodesChange 1 pending"));
+  job.say(leaver, control::SignalReceived{.signal = SIGTERM, .by_slurm = false});
+  EXPECT_THAT(job.heard_texts(0), ElementsAre("NodesChange 0"));
+  job.say(job.connect(), hello("e"));
+  job.pass(2s);
+  EXPECT_THAT(job.heard_texts(0), ElementsAre("NodesChange 1", "NodesChange 1 pending"));
+  job.say(0, rank_ended(0, 0));
+  EXPECT_THAT(job.heard_texts(0), ElementsAre("NodesChange 1")) << "the job is about to end";
+}
+
+TEST(CoordinatorResize, ASparesPlaceIsTheLostNodesOfAJobOfAFixedSize) {
+  CoordinatorJob job;
+  job.options.membership.spares = 1;
+  job.connect();
+  job.connect();
+  const int spare = job.connect();
+  job.say(spare, hello("c"));
+  for (const int link : {0, 1}) job.say(link, hello(link == 0 ? "a" : "b"));
+  EXPECT_THAT(job.heard_texts(spare), ElementsAre("JoinTaken as a spare"));
+  for (const int link : {0, 1}) job.say(link, control::AttemptPrepared{.epoch = 0, .store_port = 29500});
+  EXPECT_THAT(job.heard_texts(0), Contains("NodesChange 1"));
+  job.lose(1);
+  job.end_ranks(0, 143);
+  job.forget_all();
+  job.say(0, kCleaned);
+  EXPECT_THAT(job.goings, ElementsAre("generation 1: 1 of 2, with c"));
+  EXPECT_THAT(job.restarts, IsEmpty());
+  EXPECT_EQ(job.heard_one<control::PrepareAttempt>(spare).node_rank, 1);
+  for (const int link : {0, spare}) job.say(link, control::AttemptPrepared{.epoch = 1, .store_port = 29500});
+  job.lose(spare);
+  job.end_ranks(0, 143, 1);
+  job.forget_all();
+  job.say(0, control::AttemptCleaned{.epoch = 1});
+  EXPECT_THAT(job.heard_texts(0), ElementsAre("Finish 1")) << "there is no other spare";
+}
+
 TEST(CoordinatorResize, ASignalToTheRanksIsSentOnceAndAFailureMeanwhileIsNoted) {
   CoordinatorJob job;
   job.options.resize = {.how = ResizeManner::How::signal, .signal = SIGUSR2, .grace = 60s};
   run_open(job, 4);
   job.say(1, control::SignalReceived{.signal = SIGTERM, .by_slurm = false});
-  EXPECT_THAT(job.heard_texts(0), ElementsAre("ChangePending", "SignalRanks SIGUSR2"));
+  EXPECT_THAT(job.heard_texts(0), ElementsAre("NodesChange 0 pending", "SignalRanks SIGUSR2"));
   job.say(0, rank_ended(0, 0));
   EXPECT_THAT(job.heard_texts(0), IsEmpty());
   job.say(0, rank_ended(1, 3));
@@ -259,7 +329,7 @@ TEST(CoordinatorResize, OnceARankHasEndedWellNobodyInterruptsTheOthers) {
   const int late = job.connect();
   job.say(late, hello("c"));
   job.pass(20s);
-  EXPECT_THAT(job.heard_texts(0), IsEmpty());
+  EXPECT_THAT(job.heard_texts(0), ElementsAre("NodesChange 1"));
   job.say(0, rank_ended(1, 0));
   job.end_ranks(1, 0);
   for (const int link : {0, 1}) job.say(link, kCleaned);

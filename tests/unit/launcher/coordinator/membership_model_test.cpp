@@ -37,6 +37,7 @@ class Model {
     const int min = pick(1, 4);
     return rules_ = {.min_nodes = min,
                      .max_nodes = min + pick(0, 3),
+                     .spares = pick(0, 2),
                      .run_id = "run",
                      .version = "1",
                      .join_timeout = 600s,
@@ -78,11 +79,12 @@ class Model {
     const control::Hello hello{
         .version = "1", .run_id = "run", .host = "n" + std::to_string(pick(0, 9)), .nproc = pick(0, 9) == 0 ? 0 : 1};
     if (plan_.join(agent, hello, now_).empty()) {
-      require(!live_ || rules_.open(), "no node joins a running job of other kinds");
+      require(!live_ || rules_.open() || rules_.spares > 0, "no node joins a running job of other kinds");
       require(generation_ == 0 || hello.nproc > 0, "no node without ranks joins a running job");
       joined_.insert(agent);
     }
-    require(static_cast<int>(joined_.size()) <= rules_.max_nodes * (rules_.open() ? 2 : 1), "there are so many spares");
+    const int spares = rules_.open() ? std::max(rules_.max_nodes, rules_.spares) : rules_.spares;
+    require(static_cast<int>(joined_.size()) <= rules_.max_nodes + spares, "there are so many spares");
     require(plan_.num_members() == static_cast<int>(joined_.size()), "it knows its members");
   }
   void lose() {
@@ -115,8 +117,16 @@ class Model {
   void obey() {
     const int used = plan_.restarts_used();
     Decision decision = plan_.decide(now_);
-    for (; !broken_ && std::holds_alternative<Release>(decision); decision = plan_.decide(now_))
-      released(std::get<Release>(decision).agent);
+    for (; !broken_; decision = plan_.decide(now_)) {
+      if (const auto* leaver = std::get_if<Release>(&decision)) {
+        released(leaver->agent);
+      } else if (std::holds_alternative<Withdraw>(decision)) {
+        require(live_ && announced_ && !leave_announced_, "what is withdrawn was announced for nodes that join");
+        announced_ = false;
+      } else {
+        break;
+      }
+    }
     wait_.reset();
     if (std::holds_alternative<Announce>(decision)) {
       const auto& change = std::get<Announce>(decision);

@@ -86,6 +86,42 @@ TEST(MembershipPlanTest, IsCompleteAtOnceWithAllNodes) {
   EXPECT_TRUE(complete(membership, kStart));
 }
 
+TEST(MembershipPlanTest, TheLastNodesOfTheListAreSpares) {
+  MembershipRules fixed = rules(2, 2);
+  fixed.spares = 1;
+  MembershipPlan membership{fixed, kStart};
+  membership.join(0, hello("c", 2), kStart);
+  membership.join(1, hello("a", 0), kStart);
+  EXPECT_FALSE(complete(membership, kStart)) << "the spare is waited for, too";
+  EXPECT_EQ(membership.describe(), "2 of 3 nodes have joined: a, c");
+  membership.join(2, hello("b", 1), kStart);
+  EXPECT_THAT(hosts(start(membership, kStart)), ElementsAre("a", "b"));
+  EXPECT_TRUE(membership.is_spare(0));
+  EXPECT_THAT(membership.join(3, hello("d", 3), kStart), HasSubstr("already has its 2 nodes and 1 spare"));
+  membership.lost(2);
+  membership.ended(GenerationEnd::node_failed, kStart);
+  EXPECT_THAT(hosts(start(membership, kStart)), ElementsAre("a", "c"));
+  EXPECT_EQ(membership.restarts_used(), 0);
+  EXPECT_EQ(membership.join(4, hello("b", 1), kStart), "") << "a node that is back is a spare";
+  membership.lost(4);
+  membership.lost(1);
+  membership.ended(GenerationEnd::node_failed, kStart);
+  EXPECT_EQ(end(membership, kStart), End::Why::too_few_left);
+}
+
+TEST(MembershipPlanTest, ASpareThatDoesNotComeIsWaitedForUntilTheLastCall) {
+  MembershipRules fixed = rules(2, 2);
+  fixed.spares = 2;
+  MembershipPlan membership{fixed, kStart};
+  for (const int agent : {0, 1}) membership.join(agent, hello(agent == 0 ? "a" : "b"), kStart);
+  EXPECT_EQ(waits(membership, kStart), kStart + 30s);
+  EXPECT_TRUE(membership.will_not_come());
+  EXPECT_FALSE(complete(membership, kStart));
+  EXPECT_TRUE(membership.will_not_come());
+  EXPECT_FALSE(membership.will_not_come());
+  EXPECT_TRUE(complete(membership, kStart));
+}
+
 TEST(MembershipPlanTest, WaitsTheLastCallForMoreThanTheFewest) {
   MembershipPlan membership{rules(2, 4), kStart};
   membership.join(0, hello("a"), kStart);

@@ -89,6 +89,34 @@ TEST(RoleTest, AnAllocationGivesAtMostItsNodes) {
   EXPECT_EQ(decision.nodes.max, 4);
 }
 
+TEST(RoleTest, SparesAreHeldBackFromTheNodesThatThereAre) {
+  LaunchOptions some = options();
+  some.spares = 1;
+  RoleDecision decision = decide(some, allocation(4));
+  EXPECT_EQ(decision.nodes.min, 3);
+  EXPECT_EQ(decision.nodes.max, 3);
+  EXPECT_EQ(decision.agents(), 4);
+  EXPECT_THAT(decision.components, ElementsAre(4));
+  EXPECT_EQ(decide(some, allocation(2)).role, LaunchRole::frontend) << "of one node with ranks";
+  EXPECT_EQ(decide(some, step(4, "1(x4)")).nodes.min, 3);
+  some = with_nodes(2, 4);
+  some.spares = 2;
+  decision = decide(some, allocation(5));
+  EXPECT_EQ(decision.nodes.min, 2);
+  EXPECT_EQ(decision.nodes.max, 3);
+  EXPECT_THAT(refusal(some, allocation(3)),
+              HasSubstr("--spares=2 with --nnodes=2:4 was given, but the allocation has 3 nodes; hold back fewer"));
+  EXPECT_THAT(refusal(some, step(3, "1(x3)")), HasSubstr("but this Slurm step has 3 nodes"));
+  some.hosts = {{.name = "n0"}, {.name = "n1"}, {.name = "n2"}, {.name = "n3"}};
+  EXPECT_EQ(decide(some).nodes.max, 2);
+  EXPECT_EQ(decide(some).spares, 2);
+  some.hosts.pop_back();
+  EXPECT_THAT(refusal(some, {}), HasSubstr("but the host list has 3 hosts"));
+  some = options();
+  some.spares = 1;
+  EXPECT_THAT(refusal(some, allocation(1)), HasSubstr("--spares=1 was given, but the allocation has 1 node;"));
+}
+
 TEST(RoleTest, AHeterogeneousAllocationHasTheNodesOfItsComponents) {
   Variables variables = allocation(1);  // SLURM_JOB_NUM_NODES is the first one's
   variables["SLURM_HET_SIZE"] = "2";

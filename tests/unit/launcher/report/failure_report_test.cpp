@@ -52,6 +52,26 @@ TEST(FailureReport, LooksAsTorchrunsButWithTheRootCauseFirst) {
                              "============================================================\n"));
 }
 
+TEST(FailureReport, ListsTheGenerationsOfAJobWhoseNodesHaveChanged) {
+  JobOutcome outcome;
+  outcome.failures = {failure(3, 1)};
+  ReportContext context = kContext;
+  context.generations = {{}, {.reason = GenerationReason::restart}};
+  EXPECT_THAT(format_failure_report(outcome, context), Not(HasSubstr("Generations")));
+  context.generations.push_back(
+      {.reason = GenerationReason::node_lost, .change = {.joined = {"n7"}, .left = {"n3"}}, .lost = {"n1", "n2"}});
+  context.generations.push_back({.reason = GenerationReason::requested});
+  const std::string text = format_failure_report(outcome, context);
+  EXPECT_THAT(text, HasSubstr("Generations:\n  0 at "));
+  EXPECT_THAT(text, HasSubstr(": start\n  1 at "));
+  EXPECT_THAT(text, HasSubstr(": restart after a failure\n  2 at "));
+  EXPECT_THAT(text, HasSubstr(": n1, n2 were lost, n3 left, n7 joined\n  3 at "));
+  EXPECT_THAT(text, HasSubstr(": the ranks asked for it\n"));
+  context.generations.resize(40, {.reason = GenerationReason::node_lost, .lost = {"n9"}});
+  EXPECT_THAT(format_failure_report(outcome, context),
+              HasSubstr("Generations:\n  24 before (--report-json lists all)\n  24 at "));
+}
+
 TEST(FailureReport, BordersAreAsWideAsTheLongestLine) {
   JobOutcome outcome;
   outcome.failures = {failure(0, SIGTERM, true)};
