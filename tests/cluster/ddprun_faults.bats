@@ -124,14 +124,14 @@ agent_on() { "$cluster" on "$1" pgrep -o -x ddprun; }
   for node in n0 n1 n2; do "$cluster" on $node pgrep -x worker; done
   ! "$cluster" on n3 pgrep -x worker || return 1
   grep -q "^ddprun: n3: .*this one is a spare for one that is lost$" "$shared/out"
-  "$cluster" on n1 kill -KILL "$(agent_on n1)"
+  "$cluster" on n0 kill -KILL "$(agent_on n0)" # that of rank 0, and of the store
   replaced() { [ "$(grep -c '^UP . 0 6' "$shared/out")" -eq 12 ]; } # no restart is spent
   eventually 40 replaced
-  grep -q "^ddprun: node n1: .* was lost.*; 2 of 3 nodes continue with n3 (generation 1, no restart spent)$" "$shared/out"
+  grep -q "^ddprun: node n0: .* was lost.*; 2 of 3 nodes continue with n3 (generation 1, no restart spent)$" "$shared/out"
   "$cluster" on n3 kill -KILL "$(agent_on n3)"
   finish
   [ "$status" -ne 0 ]
-  [[ $output == *"host      : n3"*"was lost"*"Generations:"*" 1 at "*": n1 was lost, n3 joined"* ]] || { echo "$output"; return 1; }
+  [[ $output == *"host      : n3"*"was lost"*"Generations:"*" 1 at "*": n0 was lost, n3 joined"* ]] || { echo "$output"; return 1; }
   clean
 }
 
