@@ -319,6 +319,8 @@ void Coordinator::give_up_preparing() {
   if (!in(AttemptPhase::preparing) || !expired(phase_end_)) return;
   for (AttemptNode& node : attempt_->nodes()) {
     if (node.state != NodeState::preparing) continue;
+    // The next attempt would wait for it as long.
+    node.unfit = membership_.rules().elastic() && node.link != own_link_;
     return fail_node(node,
                      fmt::format("ddprun's agent on {} (pid {}) did not prepare its ranks within {} s",
                                  node.layout.host, node.pid, kPreparingLimit.count()),

@@ -46,7 +46,9 @@ std::optional<GenerationEnd> Coordinator::end_of_generation() const {
 /// The job goes on without them, as it did before.
 bool Coordinator::only_newcomers_failed() const {
   return std::all_of(outcome_.nodes.begin(), outcome_.nodes.end(), [this](const NodeFailure& failure) {
-    return failure.node_rank >= 0 && attempt_->nodes().at(static_cast<std::size_t>(failure.node_rank)).unfit;
+    if (failure.node_rank < 0) return false;
+    const AttemptNode& node = attempt_->nodes().at(static_cast<std::size_t>(failure.node_rank));
+    return node.unfit && node.newcomer;
   });
 }
 

@@ -42,7 +42,7 @@ struct AttemptNode {
   control::NodeLayout layout;
   NodeState state = NodeState::preparing;
   bool newcomer = false;       ///< to a job that has run without it
-  bool unfit = false;          ///< a newcomer that cannot start its ranks, now or later
+  bool unfit = false;          ///< the others go on without it: it cannot start its ranks, now or later
   bool silent_before = false;  ///< as in NodeFailure
   std::string description{};   ///< of RanksStarted
 

@@ -322,6 +322,31 @@ TEST(CoordinatorResize, ANewcomerThatCannotStartItsRanksLeavesAndTheOthersGoOn) 
   EXPECT_THAT(job.heard_texts(0), Contains("PrepareAttempt"));
 }
 
+TEST(CoordinatorResize, ANodeThatDoesNotPrepareItsRanksIsWaitedForOnce) {
+  for (const bool newcomer : {true, false}) {
+    CoordinatorJob job;
+    run_open(job, 3);
+    const int late = job.connect();
+    job.say(late, hello("c"));
+    job.pass(2s);
+    end_generation(job);
+    job.forget_all();
+    const int slow = newcomer ? late : 1;
+    for (const int link : {0, 1, late}) {
+      if (link != slow) job.say(link, control::AttemptPrepared{.epoch = 1, .store_port = 29500});
+    }
+    for (int second = 0; second < 120; ++second) {
+      for (const int link : {0, 1, late}) job.beat(link);
+      job.pass(1s);
+    }
+    for (const int link : {0, 1, late}) job.say(link, control::AttemptCleaned{.epoch = 1});
+    EXPECT_THAT(job.heard_texts(slow), Contains("Finish 1"));
+    EXPECT_EQ(job.goings.back(), "generation 2: 2 of 3");
+    EXPECT_THAT(job.restarts, IsEmpty());
+    EXPECT_EQ(job.heard_texts(0).back(), "PrepareAttempt");
+  }
+}
+
 TEST(CoordinatorResize, OnceARankHasEndedWellNobodyInterruptsTheOthers) {
   CoordinatorJob job;
   run_open(job, 3);
