@@ -169,7 +169,7 @@ TEST_F(SrunSideStoreTest, AnotherVersionsProgramIsTold) {
                            "ddp-step 1 port 60x", "ddp-step 1 port ", "hello", ""}) {
     const StepTicket ticket = ticket_with(script("read secret; echo '" + std::string(line) + "'"),
                                           MatchesRegex("srun: ddp: warning: [^\n]*it answered '" + std::string(line) +
-                                                       "': it is of another version[^\n]*from one package[^\n]*\n"));
+                                                       "': its version differs[^\n]*from one package[^\n]*\n"));
     EXPECT_EQ(ticket.port, 0);
   }
 }

@@ -283,7 +283,7 @@ TEST(StoreServerAdmission, AHostThatDoesNotAnswerIsNamed) {
   witness->state();
   StoreClient client{server.port()};
   EXPECT_TRUE(client.is_refused());
-  EXPECT_NE(next_refusal(server).find("did not say within 1000 ms"), std::string::npos);
+  EXPECT_NE(next_refusal(server).find("did not report its owner within 1000 ms"), std::string::npos);
   StoreClient second{server.port()};
   witness->question();
   witness->question();
