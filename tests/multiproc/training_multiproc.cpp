@@ -3,8 +3,11 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <chrono>
 #include <filesystem>
+#include <memory>
 #include <random>
 #include <string>
 #include <thread>
@@ -44,6 +47,16 @@ class SavedTraining : public testing::Test {
     return count;
   }
 
+  /// Step of the newest checkpoint, which may be in the making; 0 without one.
+  long newest() const {
+    long step = 0;
+    for (const auto& entry : fs::directory_iterator(folder_)) {
+      const std::string name = entry.path().filename();
+      if (name.starts_with("step-")) step = std::max(step, std::stol(name.substr(5)));
+    }
+    return step;
+  }
+
   std::string folder_;
 };
 
@@ -81,22 +94,40 @@ TEST_F(SavedTraining, HasAWholeCheckpointWheneverARankIsKilled) {
   }
 }
 
-TEST_F(SavedTraining, OfTwoJobsAtOnceOneIsRefused) {
-  RankProcesses first(2, {RANK_PROGRAM, "checkpoints", folder_, "100000"}, {"SLURM_JOB_ID=17"});
-  ASSERT_TRUE(first.all_wrote("SAVED", patience()));
-  for (int round = 0; round < 3; ++round) {
-    RankProcesses second(2, {RANK_PROGRAM, "checkpoints", folder_, "1"}, {"SLURM_JOB_ID=18"});
-    for (const RankResult& result : second.wait(patience())) {
-      EXPECT_EQ(result.exit_code, 3) << result.output;
-      EXPECT_NE(result.output.find("code=conflict ranks=[0]"), std::string::npos) << result.output;
-      EXPECT_NE(result.output.find("Slurm job 17, process "), std::string::npos) << result.output;
-      EXPECT_NE(result.output.find("saves there; Slurm job 18, process "), std::string::npos) << result.output;
+TEST_F(SavedTraining, OfTwoJobsThatKeepTryingOneOwnsTheFolder) {
+  const std::array<std::string, 2> numbers{"17", "18"};
+  const auto start = [&](std::size_t job, const std::string& steps) {
+    return std::make_unique<RankProcesses>(2, std::vector<std::string>{RANK_PROGRAM, "checkpoints", folder_, steps},
+                                           std::vector<std::string>{"SLURM_JOB_ID=" + numbers[job]});
+  };
+  std::array jobs{start(0, "100000"), start(1, "100000")};
+  std::size_t owner = jobs.size();
+  for (const Deadline limit = patience(); owner == jobs.size() && !limit.expired();) {
+    for (std::size_t job = 0; job < jobs.size() && owner == jobs.size(); ++job) {
+      if (jobs[job]->all_wrote("SAVED", Deadline::after(std::chrono::milliseconds(50)))) owner = job;
     }
   }
-  first.signal(0, SIGKILL);
-  first.signal(1, SIGKILL);
-  first.wait(patience());
-  EXPECT_GT(go_on("1"), 0) << "a killed one is followed at once, by its newest checkpoint";
+  ASSERT_LT(owner, jobs.size()) << "both were refused, or stall";
+  const std::size_t other = 1 - owner;
+  const std::string cause = "Slurm job " + numbers[owner] + ", process ";
+  const std::string refused = "saves there; Slurm job " + numbers[other] + ", process ";
+  int rounds = 0;
+  for (const Deadline end = Deadline::after(std::chrono::seconds(5)); rounds < 3 || !end.expired(); ++rounds) {
+    const long before = newest();
+    for (const RankResult& result : jobs[other]->wait(patience())) {
+      EXPECT_EQ(result.exit_code, 3) << result.output;
+      EXPECT_NE(result.output.find("code=conflict ranks=[0]"), std::string::npos) << result.output;
+      EXPECT_NE(result.output.find(cause), std::string::npos) << result.output;
+      EXPECT_NE(result.output.find(refused), std::string::npos) << result.output;
+    }
+    EXPECT_GE(newest(), before) << "a refused job removes nothing";
+    jobs[other] = start(other, "1");
+  }
+  jobs[other]->wait(patience());
+  const long last = newest();
+  for (const int rank : {0, 1}) jobs[owner]->signal(rank, SIGKILL);
+  for (const RankResult& result : jobs[owner]->wait(patience())) EXPECT_EQ(result.signal, SIGKILL) << result.output;
+  EXPECT_GE(go_on("1"), last - 1) << "a killed one is followed at once, by its newest checkpoint";
 }
 
 TEST_F(SavedTraining, ARequeuedJobGoesOnWhileTheOldOneStillSaves) {
