@@ -172,6 +172,7 @@ void Agent::to_attempt(const control::Message& message) {
 void Agent::begin(const control::PrepareAttempt& plan) {
   drop_attempt();
   epoch_ = plan.epoch;
+  leave_grace_ = std::chrono::milliseconds(plan.leave_grace_ms);
   running_ = 0;
   cleaned_ = started_ = ending_ = ranks_told_ = ranks_rest_ = false;
   attempt_asked_.reset();
@@ -350,13 +351,8 @@ void Agent::ending_signal(int signal, bool by_slurm) {
   to_coordinator(control::SignalReceived{.signal = signal, .by_slurm = by_slurm});
   // A stopped coordinator, or one on a hanging node, must not keep this node's ranks alive.
   if (!orphaned_ && !orphan_limit_)
-    orphan_limit_ = Deadline::after(leave_grace() + job_.options.shutdown_timeout + limits_.coordinator_patience);
-}
-
-/// How long ranks may take to end for this node's leave, before they get SIGTERM.
-std::chrono::milliseconds Agent::leave_grace() const {
-  const bool stops = !job_.options.elastic() || job_.options.resize.how == ResizeManner::How::stop;
-  return stops ? std::chrono::milliseconds(0) : job_.options.resize.grace;
+    orphan_limit_ = Deadline::after((by_slurm ? std::chrono::milliseconds(0) : leave_grace_) +
+                                    job_.options.shutdown_timeout + limits_.coordinator_patience);
 }
 
 void Agent::child_ended() { reap_orphans(std::array{attempt_process_.pid()}); }

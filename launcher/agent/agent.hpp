@@ -93,7 +93,6 @@ class Agent {
   void leave_coordinator(const std::string& why);
   void coordinator_lost(const std::string& why);
   void finish_as_orphan();
-  std::chrono::milliseconds leave_grace() const;
   control::EndAttempt orphaned_end() const;
   void drop_attempt();
 
@@ -106,11 +105,12 @@ class Agent {
   std::unique_ptr<LoopConnection> attempt_;  ///< to attempt_process_
   std::unique_ptr<LoopConnection> console_;  ///< its ranks' output, for the coordinator; closed: for its own streams
   int epoch_ = -1;
-  bool cleaned_ = true;      ///< of the attempt with that epoch
-  int running_ = 0;          ///< its ranks that have not ended
-  bool started_ = false;     ///< its ranks have been
-  bool ending_ = false;      ///< EndAttempt has been passed on
-  bool ranks_told_ = false;  ///< a signal to end has been passed on
+  bool cleaned_ = true;                       ///< of the attempt with that epoch
+  int running_ = 0;                           ///< its ranks that have not ended
+  bool started_ = false;                      ///< its ranks have been
+  bool ending_ = false;                       ///< EndAttempt has been passed on
+  bool ranks_told_ = false;                   ///< a signal to end has been passed on
+  std::chrono::milliseconds leave_grace_{0};  ///< of the plan
   StepSignals step_signals_;
   std::optional<Heartbeat::Time> attempt_asked_;      ///< SIGKILL or EndAttempt has been passed on
   std::optional<Heartbeat::Time> coordinator_asked_;  ///< it has been told of a signal that ends the job

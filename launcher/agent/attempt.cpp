@@ -118,7 +118,7 @@ void Attempt::prepare() {
   become_subreaper();
   if (!job_.options.dump_env.empty()) ddp_info_ = find_ddp_info();
   scratch_use_ = share_scratch(job_.scratch);
-  if (job_.options.elastic()) change_.emplace(job_.scratch, plan_.epoch);
+  if (plan_.elastic) change_.emplace(job_.scratch, plan_.epoch);
   std::vector<NodeShape> shapes;
   for (const control::NodeLayout& node : plan_.nodes) shapes.push_back({.host = node.host, .num_ranks = node.nproc});
   const control::NodeLayout& own = plan_.nodes.at(static_cast<std::size_t>(plan_.node_rank));

@@ -89,8 +89,8 @@ constexpr auto description(const PrepareAttempt*) {
   using T = PrepareAttempt;
   return describe({"PrepareAttempt"},
                   fields<&T::epoch, &T::restart_count, &T::max_restarts, &T::node_rank, &T::console_window_bytes,
-                         &T::still_after_ms, &T::nodes_lost, &T::progress_ms>(kCount),
-                  fields<&T::serve_store, &T::terminal_out, &T::terminal_err, &T::input, &T::nodes>(),
+                         &T::still_after_ms, &T::nodes_lost, &T::progress_ms, &T::leave_grace_ms>(kCount),
+                  fields<&T::serve_store, &T::terminal_out, &T::terminal_err, &T::input, &T::elastic, &T::nodes>(),
                   fields<&T::run_id, &T::name_space, &T::log_name, &T::log_suffix>(kPlainName));
 }
 constexpr auto description(const Input*) { return describe({"Input"}, fields<&Input::data, &Input::end>()); }

@@ -186,6 +186,9 @@ struct PrepareAttempt {
   int nodes_lost = 0;            ///< in earlier attempts
   bool input = false;            ///< the receiver's rank 0 gets Input
   std::int64_t progress_ms = 0;  ///< between two messages Progress; 0: none wanted
+  bool elastic = false;          ///< a later attempt may have other nodes
+  /// How long ranks may take to end for the leave of the receiver's node, before they get SIGTERM.
+  std::int64_t leave_grace_ms = 0;
   std::vector<NodeLayout> nodes{};
   bool operator==(const PrepareAttempt&) const = default;
 };

@@ -183,11 +183,15 @@ void Coordinator::begin_attempt(const Roster& roster) {
       .nodes_lost = nodes_lost_,
       .input = false,
       .progress_ms = options_.progress_interval.count(),
+      .elastic = membership_.rules().elastic(),
+      .leave_grace_ms = 0,
       .nodes = attempt_->layout()};
   for (const AttemptNode& node : nodes) {
     plan.node_rank = node.rank;
     plan.serve_store = node.rank == 0;
     plan.input = options_.input && node.rank == 0;
+    const bool leaves_at_once = node.link == own_link_ || options_.resize.how == ResizeManner::How::stop;
+    plan.leave_grace_ms = plan.elastic && !leaves_at_once ? options_.resize.grace.count() : 0;
     links_.send(node.link, plan);
   }
   const int link = nodes.front().link;
@@ -320,7 +324,7 @@ void Coordinator::give_up_preparing() {
   for (AttemptNode& node : attempt_->nodes()) {
     if (node.state != NodeState::preparing) continue;
     // The next attempt would wait for it as long.
-    node.unfit = membership_.rules().elastic() && node.link != own_link_;
+    if (membership_.rules().elastic()) node.link == own_link_ ? restart_is_pointless_ = true : node.unfit = true;
     return fail_node(node,
                      fmt::format("ddprun's agent on {} (pid {}) did not prepare its ranks within {} s",
                                  node.layout.host, node.pid, kPreparingLimit.count()),

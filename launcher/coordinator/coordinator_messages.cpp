@@ -159,6 +159,9 @@ void Coordinator::handle_rank(int rank, const control::RankEnded& message) {
 
 void Coordinator::handle_rank(int rank, const control::RankAborted& message) {
   events_.detail(fmt::format("rank {} called PMIx_Abort({})", rank, message.call.status));
+  if (attempt_->supervisor().resizing())
+    events_.note(fmt::format("rank {} called PMIx_Abort({}) while it was to end for a change of nodes", rank,
+                             message.call.status));
   follow(attempt_->supervisor().rank_aborted(rank, message.call, clock_()));
 }
 

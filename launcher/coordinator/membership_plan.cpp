@@ -176,6 +176,7 @@ Decision MembershipPlan::decide_live(Time now) {
   const bool leaves = !leaving_.empty() && !leave_announced_;
   if (announced_ && !leave_announced_ && !leaves && !joins) {
     announced_ = false;
+    first_join_.reset();
     return Withdraw{};
   }
   if (!leaves && (announced_ || !joins)) return WaitUntil{};
@@ -209,7 +210,9 @@ Start MembershipPlan::start(Time now) {
                       .left = std::exchange(left_, {}),
                       .spends_restart = end_ && spends_restart(*end_)};
   // Of a list of nodes, the last are the spares; where nodes come one by one, those that came last.
-  if (generation_ == 0 && rules_.spares > 0) sort(waiting_);
+  const bool listed =
+      std::all_of(waiting_.begin(), waiting_.end(), [](const Member& each) { return each.hello.order >= 0; });
+  if (generation_ == 0 && rules_.spares > 0 && listed) sort(waiting_);
   const auto taken = std::min(waiting_.size(), static_cast<std::size_t>(room()));
   const auto behind = waiting_.begin() + static_cast<std::ptrdiff_t>(taken);
   std::vector<Member> newcomers(waiting_.begin(), behind);

@@ -58,7 +58,10 @@ SignalOrders Supervisor::rank_ended(int rank, const RankEnd& end, RankTraces tra
     ++outcome_.ended_on_request;
     outcome_.resized = true;
     enter(Phase::resizing, limits_.resize_grace, now);
+  } else if (phase_ == Phase::resizing && end.success() && !end.restarts && !outcome_.resized) {
+    ended.succeeded = Moment{.steady = now.steady, .wall = end.time};
   } else if (phase_ == Phase::resizing) {
+    if (end.restarts) outcome_.resized = true;
     ++outcome_.ended_on_request;
     if (!fits_resize(end)) return terminate(SIGTERM, now);  // the others may wait for it
   } else if (going_on() || is_late_cause(end, now)) {
@@ -77,7 +80,9 @@ SignalOrders Supervisor::rank_ended(int rank, const RankEnd& end, RankTraces tra
 }
 
 SignalOrders Supervisor::rank_aborted(int rank, AbortCall call, Moment now) {
-  if (!going_on()) return {};  // the last end does not matter: the call may arrive after it
+  if (phase_ == Phase::resizing)
+    return terminate(SIGTERM, now);  // as a failure then: no cause, but the others may wait
+  if (!going_on()) return {};        // the last end does not matter: the call may arrive after it
   Rank& caller = at(rank);
   if (RankFailure* known = failure_of(caller)) {
     known->abort = std::move(call);
@@ -149,7 +154,7 @@ SignalOrders Supervisor::job_timed_out(Moment now) {
 
 SignalOrders Supervisor::resize(const ResizeManner& manner, Moment now) {
   if (phase_ != Phase::running || done()) return {};
-  outcome_.resized = true;
+  outcome_.resized = manner.how != ResizeManner::How::finish;  // ranks may still end the job with success
   if (manner.how == ResizeManner::How::stop) return terminate(SIGTERM, now);
   enter(Phase::resizing, manner.grace, now);
   if (manner.how == ResizeManner::How::finish) return {};
@@ -272,6 +277,7 @@ void Supervisor::enter(Phase phase, std::chrono::milliseconds limit, Moment now)
 }
 
 SignalOrders Supervisor::terminate(int signal, Moment now) {
+  if (phase_ == Phase::resizing) outcome_.resized = true;
   enter(Phase::terminating, limits_.shutdown_timeout, now);
   ended_with_ = signal;
   ended_at_ = now.steady;

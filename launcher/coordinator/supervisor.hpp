@@ -65,7 +65,7 @@ inline constexpr std::size_t kMaxTraceBytes = std::size_t{64} << 20U;
 ///   running, grace --an ending signal to ddprun, PMIx_Abort, a lost node or --timeout--> terminating
 ///   running --resize--> terminating
 ///   running --resize with a grace, or a rank that has ended for another generation--> resizing
-///   resizing --the grace, a rank's failure, a lost node, an ending signal or --timeout--> terminating
+///   resizing --the grace, a rank's failure, PMIx_Abort, a lost node, an ending signal or --timeout--> terminating
 ///   terminating --a second SIGINT--> killing
 ///   running --timeout--> examining --all stacks read, or the limit--> terminating
 ///   terminating --a second SIGQUIT--> examining --likewise--> killing
@@ -95,9 +95,9 @@ class Supervisor {
   SignalOrders signal_received(int signal, Moment now, bool by_slurm = false);
   /// --timeout expired; as signal_received().
   SignalOrders job_timed_out(Moment now);
-  /// All ranks are to end for another generation, on other nodes: how they end is no failure. Does nothing once a
-  /// failure or anything else ends them, or all have ended. A rank that ends for another generation (RankEnd::restarts)
-  /// has the effect of How::finish.
+  /// All ranks are to end for another generation, on other nodes: how they end is no failure; with How::finish, exits
+  /// with 0 alone are the job's success. Does nothing once a failure or anything else ends them, or all have ended. A
+  /// rank that ends for another generation (RankEnd::restarts) has the effect of How::finish.
   SignalOrders resize(const ResizeManner& manner, Moment now);
   /// Somebody else (Slurm) ends the ranks, because one has failed: what ends from now on ends on request.
   void ranks_signalled(int signal, Moment now) {

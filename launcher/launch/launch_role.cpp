@@ -68,15 +68,17 @@ RoleDecision decide_in_step(const LaunchOptions& options, const base::Environmen
                             const base::SlurmStep& step, int tasks) {
   const NodeRange one{.min = 1, .max = 1};
   if (tasks == 1 || (options.nodes_given && options.nodes.max + options.spares == 1)) {
-    if (options.nodes_given && options.nodes.min + options.spares > 1) {
+    if (options.spares > 0 || (options.nodes_given && options.nodes.min > 1)) {
       if (names_rendezvous(options))
         return {.role = LaunchRole::endpoint,
                 .reason = "the step has one task, and the options name a rendezvous",
                 .nodes = options.nodes,
                 .spares = options.spares};
-      reject(
-          fmt::format("--nnodes={} was given, but this Slurm step has one task", range_text(options.nodes)),
-          fmt::format("start ddprun on each node: srun --nodes={} --ntasks-per-node=1 ddprun ...", options.nodes.max));
+      reject(options.nodes_given
+                 ? fmt::format("--nnodes={} was given, but this Slurm step has one task", range_text(options.nodes))
+                 : fmt::format("--spares={} was given, but this Slurm step has one task", options.spares),
+             fmt::format("start ddprun on each node: srun --nodes={} --ntasks-per-node=1 ddprun ...",
+                         options.nodes.max + options.spares));
     }
     return {.role = LaunchRole::alone, .reason = "the task's ranks are all on this host", .nodes = one};
   }

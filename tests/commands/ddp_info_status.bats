@@ -392,6 +392,7 @@ END
   mkdir -m 777 other
   "${as_another[@]}" RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 HOME="$PWD/other" sleep 1000 3>&- &
   echo $! >"$NOTES/pid.sleep"
+  eventually 60 grep -qx sleep "/proc/$!/comm"
   "${as_another[@]}" "$info" status --after 0.5 >report || [ $? -le 2 ]
   grep -q 'rank 0 (.*)' report || { cat report; return 1; }
   ! grep -qE 'all_reduce|rank 1|ranks 0' report || { cat report; return 1; }

@@ -64,6 +64,7 @@ END
   diff -r "$SOURCE/examples/parameter_server" "$MOVED/share/libddp/examples/parameter_server"
   diff -r "$SOURCE/examples/pytorch" "$MOVED/share/libddp/examples/pytorch"
   cmp "$SOURCE/examples/p2p.py" "$MOVED/share/libddp/examples/p2p.py"
+  cmp "$SOURCE/examples/elastic.py" "$MOVED/share/libddp/examples/elastic.py"
   cmp "$SOURCE/LICENSE" "$MOVED/share/libddp/LICENSE"
 
   run -0 bash -c "cd '$MOVED' && find . -mindepth 1 -maxdepth 1 ! -name bin ! -name lib ! -name '${LIBDIR%%/*}' \

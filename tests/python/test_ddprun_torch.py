@@ -154,7 +154,7 @@ SAME = ["RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "LOCAL_WOR
 # What must be there, with a value of its own. OMP_NUM_THREADS: torchrun always says 1, ddprun the rank's cores.
 LIKE = {"MASTER_PORT": r"\d+", "MASTER_ADDR": r"\S+", "TORCHELASTIC_RUN_ID": ".+", "OMP_NUM_THREADS": r"[1-9]\d*"}
 # What ddprun adds: facts for libddp and PMIx, and settings that torchrun leaves to the user.
-MORE = re.compile("(PMIX|DDP|DDPRUN|GLOO|NCCL|OMP|UCX|CUDA|ROCR|ZE)_")
+MORE = re.compile("(PMIX|DDP|DDPRUN|GLOO|TP|NCCL|OMP|UCX|CUDA|ROCR|ZE)_")
 
 
 class Facts:

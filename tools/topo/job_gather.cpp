@@ -14,9 +14,9 @@
 namespace ddp::tools {
 namespace {
 
-constexpr std::array<std::string_view, 16> kPrefixes = {"NCCL_", "RCCL_", "NVSHMEM_", "UCX_", "GLOO_", "FI_",
-                                                        "OMP_",  "GOMP_", "KMP_",     "MKL_", "CUDA_", "ROCR_",
-                                                        "HIP_",  "GPU_",  "ZE_",      "DDP_"};
+constexpr std::array<std::string_view, 17> kPrefixes = {"NCCL_", "RCCL_", "NVSHMEM_", "UCX_", "GLOO_", "TP_",
+                                                        "FI_",   "OMP_",  "GOMP_",    "KMP_", "MKL_",  "CUDA_",
+                                                        "ROCR_", "HIP_",  "GPU_",     "ZE_",  "DDP_"};
 
 }  // namespace
 

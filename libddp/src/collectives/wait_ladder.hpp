@@ -47,7 +47,7 @@ class Crowd {
  public:
   using Clock = Deadline::Clock;
 
-  /// How long a few yields take at least that let another program compute: ranks that poll come back sooner.
+  /// How long a yield takes at least that lets another program compute: ranks that poll come back sooner.
   static constexpr std::chrono::microseconds kLent{500};
   /// Until a yield is tried again.
   static constexpr std::chrono::seconds kFor{2};
@@ -56,7 +56,7 @@ class Crowd {
   bool at(Clock::time_point now) const noexcept {
     return now.time_since_epoch().count() < until_.load(std::memory_order_relaxed);
   }
-  /// @p took: by a few yields that ended at @p now. Returns at(now).
+  /// @p took: by a yield that ended at @p now. Returns at(now).
   bool judge(Clock::time_point now, Clock::duration took) noexcept {
     if (took >= lent_) until_.store((now + kFor).time_since_epoch().count(), std::memory_order_relaxed);
     return at(now);
@@ -150,18 +150,23 @@ class WaitLadder {
 
   /// Whether this was the last one, unless there is a crowd.
   bool yield() noexcept {
-    if (begin_ == Clock::time_point{}) {
-      looked_ = true;
-      begin_ = since_ = Clock::now();
-      crowded_ = crowd_->at(begin_);
-      if (crowded_) return false;
+    const bool first = begin_ == Clock::time_point{};
+    const bool looks = count_++ % kYieldsPerLook == 0 || first;
+    const auto before = looks ? Clock::now() : begin_;
+    if (first) {
+      begin_ = before;
+      crowded_ = crowd_->at(before);
+      if (crowded_) {
+        looked_ = true;
+        return false;
+      }
     }
     ::sched_yield();
     const bool spent = budget_ != nullptr && ++yields_ >= budget_->yields();
-    if (count_++ % kYieldsPerLook != 0) return spent;
+    if (!looks) return spent;
     looked_ = true;
     const auto now = Clock::now();
-    crowded_ = crowd_->judge(now, now - std::exchange(since_, now));
+    crowded_ = crowd_->judge(now, now - before);
     return spent || now - begin_ >= kYield;
   }
   bool passed(Limit limit) noexcept {
@@ -186,7 +191,7 @@ class WaitLadder {
   unsigned count_ = 0;
   unsigned yields_ = 0;      ///< of this step
   Clock::time_point begin_;  ///< of this step, at the first look
-  Clock::time_point since_;  ///< the last look while yielding; end of the last rest
+  Clock::time_point since_;  ///< end of the last rest
   Limit rest_ = kFirstRest;
 };
 

@@ -196,6 +196,36 @@ TEST(CoordinatorResize, WithFinishANodeThatLeavesWaitsForTheGraceAlsoBehindOneTh
   }
 }
 
+TEST(CoordinatorResize, WithFinishATrainingThatEndsWhileANodeLeavesIsASuccess) {
+  CoordinatorJob job;
+  job.options.resize = {.how = ResizeManner::How::finish, .grace = 60s};
+  run_open(job, 4);
+  job.say(1, control::SignalReceived{.signal = SIGTERM, .by_slurm = false});
+  for (const int link : {0, 1}) job.end_ranks(link, 0);
+  for (const int link : {0, 1}) job.say(link, kCleaned);
+  EXPECT_THAT(job.goings, IsEmpty());
+  EXPECT_THAT(job.heard_texts(1), Contains("Finish 0"));
+  EXPECT_EQ(job.coordinator().exit_status(), 0);
+}
+
+TEST(CoordinatorResize, AgentsGetTheLeadersGraceForTheirLeave) {
+  using How = ResizeManner::How;
+  for (const How how : {How::stop, How::signal}) {
+    CoordinatorJob job;
+    job.options.resize = {.how = how, .grace = 60s};
+    run_open(job, 4);
+    const int late = job.connect();
+    job.say(late, hello("c"));
+    job.pass(2s);
+    job.pass(60s);
+    end_generation(job);
+    const auto plan = job.heard_one<control::PrepareAttempt>(late);
+    EXPECT_TRUE(plan.elastic);
+    EXPECT_EQ(plan.leave_grace_ms, how == How::stop ? 0 : 60'000);
+    EXPECT_EQ(job.heard_one<control::PrepareAttempt>(0).leave_grace_ms, 0) << "the leader's node does not leave";
+  }
+}
+
 TEST(CoordinatorResize, OnceRanksEndForAChangeItIsNotWithdrawn) {
   CoordinatorJob job;
   job.options.resize = {.how = ResizeManner::How::signal, .signal = SIGUSR2, .grace = 60s};
@@ -243,8 +273,8 @@ TEST(CoordinatorResize, ASparesPlaceIsTheLostNodesOfAJobOfAFixedSize) {
   job.connect();
   job.connect();
   const int spare = job.connect();
-  job.say(spare, hello("c"));
   for (const int link : {0, 1}) job.say(link, hello(link == 0 ? "a" : "b"));
+  job.say(spare, hello("c"));
   EXPECT_THAT(job.heard_texts(spare), ElementsAre("JoinTaken as a spare"));
   for (const int link : {0, 1}) job.say(link, control::AttemptPrepared{.epoch = 0, .store_port = 29500});
   EXPECT_THAT(job.heard_texts(0), Contains("NodesChange 1"));

@@ -109,6 +109,16 @@ TEST(MembershipPlanTest, TheLastNodesOfTheListAreSpares) {
   EXPECT_EQ(end(membership, kStart), End::Why::too_few_left);
 }
 
+TEST(MembershipPlanTest, OfNodesThatComeOneByOneTheLastAreSpares) {
+  MembershipRules fixed = rules(2, 2);
+  fixed.spares = 1;
+  MembershipPlan membership{fixed, kStart};
+  int agent = 0;
+  for (const char* host : {"n9", "n1", "n2"}) membership.join(agent++, hello(host), kStart);
+  EXPECT_THAT(hosts(start(membership, kStart)), ElementsAre("n1", "n9"));
+  EXPECT_TRUE(membership.is_spare(2));
+}
+
 TEST(MembershipPlanTest, ASpareThatDoesNotComeIsWaitedForUntilTheLastCall) {
   MembershipRules fixed = rules(2, 2);
   fixed.spares = 2;

@@ -145,10 +145,28 @@ TEST_F(SupervisorTest, ARankThatEndsForAnotherGenerationTakesTheOthersAlong) {
   EXPECT_EQ(supervisor_.outcome().ended_on_request, 3);
 }
 
+TEST_F(SupervisorTest, WithFinishRanksMayEndTheJobWithSuccessInTheGrace) {
+  for (const bool one_asks : {false, true}) {
+    Supervisor supervisor{
+        {{.rank = 0, .local_rank = 0, .pid = 10, .host = "n0"}, {.rank = 1, .local_rank = 1, .pid = 11, .host = "n0"}},
+        limits(),
+        signals()};
+    supervisor.resize({.how = ResizeManner::How::finish}, at(seconds(0)));
+    supervisor.rank_ended(0, exited(0), {}, at(seconds(1)));
+    RankEnd last = exited(0);
+    last.restarts = one_asks;
+    supervisor.rank_ended(1, last, {}, at(seconds(2)));
+    EXPECT_TRUE(supervisor.done());
+    EXPECT_EQ(supervisor.outcome().resized, one_asks);
+    EXPECT_EQ(supervisor.outcome().success(), !one_asks);
+  }
+}
+
 TEST_F(SupervisorTest, ARankThatFailsOrAnythingElseCutsTheGraceShort) {
   const ResizeManner manner{.how = ResizeManner::How::finish};
   const std::vector<std::function<SignalOrders(Supervisor&)>> events{
       [](Supervisor& each) { return each.rank_ended(1, exited(1), {}, at(seconds(1))); },
+      [](Supervisor& each) { return each.rank_aborted(1, {.status = 3, .message = "no"}, at(seconds(1))); },
       [](Supervisor& each) { return each.node_failed(lost(1, 1, seconds(1)), 2, at(seconds(1))); },
       [](Supervisor& each) { return each.signal_received(SIGTERM, at(seconds(1))); },
       [](Supervisor& each) { return each.job_timed_out(at(seconds(1))); }};

@@ -115,6 +115,9 @@ TEST(RoleTest, SparesAreHeldBackFromTheNodesThatThereAre) {
   some = options();
   some.spares = 1;
   EXPECT_THAT(refusal(some, allocation(1)), HasSubstr("--spares=1 was given, but the allocation has 1 node;"));
+  EXPECT_THAT(refusal(some, step(1, "1")), HasSubstr("--spares=1 was given, but this Slurm step has one task"));
+  some.rendezvous.endpoint_host = "n0";
+  EXPECT_EQ(decide(some, step(1, "1")).role, LaunchRole::endpoint);
 }
 
 TEST(RoleTest, AHeterogeneousAllocationHasTheNodesOfItsComponents) {
