@@ -292,7 +292,7 @@ class NcclPhases : public testing::TestWithParam<std::size_t> {
   }
 
   /// What a rank's recorder has of the operation that @p error names: "named", with the label of its step; or "behind":
-  /// the rank has called the previous operation, but not this one.
+  /// the rank has called earlier operations, but not this one.
   static std::string recorded(const std::string& file, const std::string& error) {
     std::ifstream in(file);
     const auto document = nlohmann::json::parse(in, nullptr, false);
@@ -311,7 +311,9 @@ class NcclPhases : public testing::TestWithParam<std::size_t> {
         continue;
       if (error.find(words) != std::string::npos) return "named";
     }
-    return error.find(fmt::format("#{} of", last + 1)) != std::string::npos ? "behind" : "not named";
+    std::smatch number;
+    const bool found = std::regex_search(error, number, std::regex("#([0-9]+) of"));
+    return found && std::stoi(number[1]) > last ? "behind" : "not named";
   }
 };
 
