@@ -25,9 +25,6 @@ inline constexpr int kMaxNodes = 65536;
 struct NodeRange {
   int min = 1;
   int max = 1;
-
-  /// The job can go on with fewer or more nodes.
-  bool elastic() const { return min < max; }
 };
 
 /// --nproc-per-node: a number, or what to count on the node.
@@ -171,7 +168,6 @@ struct LaunchOptions {
   std::vector<int> ending_signals;           ///< --signals-to-handle: forwarded to all ranks; they end the job
   std::vector<int> forwarded_signals;        ///< --forward-signals: forwarded; the job continues
   std::vector<int> handled_signals() const;  ///< both
-  bool elastic() const { return nodes.elastic() || spares > 0; }  ///< a generation may have other nodes
   bool torchrun_exit_codes = false;
 
   BindPolicy bind = BindPolicy::numa;
