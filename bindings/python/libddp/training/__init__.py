@@ -17,21 +17,25 @@ if TYPE_CHECKING:
     from ._statistics import Statistics
     from .group_server import GroupServer, serve
     from .hooks import allreduce_hook, hybrid_hook, rpc_hook, sparse_rpc_hook
+    from .key_value_group import KeyValueConnection
+    from .key_value_server import KeyValueParameterServer
     from .metrics import MetricsLogger, Record, method_metric, scalars
     from .parameter_server import AverageBatchParameterServer, AverageParameterServer, ParameterServerBase
     from .rpc_server import RpcServer
     from .steps import BasicHookState, basic_ddp_model, basic_iteration_step, cel, preprocess_dummy_data
     from .trainer import DdpTrainer, TrainerBase
 
-__all__ = ["AverageBatchParameterServer", "AverageParameterServer", "BasicHookState", "DdpTrainer", "GroupServer", "MetricsLogger",
-           "ParameterServerBase", "Record", "RpcServer", "Statistics", "TrainerBase", "allreduce_hook", "basic_ddp_model",
-           "basic_iteration_step", "cel", "hybrid_hook", "method_metric", "preprocess_dummy_data", "rpc_hook", "scalars", "serve",
-           "sparse_rpc_hook"]
+__all__ = ["AverageBatchParameterServer", "AverageParameterServer", "BasicHookState", "DdpTrainer", "GroupServer", "KeyValueConnection",
+           "KeyValueParameterServer", "MetricsLogger", "ParameterServerBase", "Record", "RpcServer", "Statistics", "TrainerBase",
+           "allreduce_hook", "basic_ddp_model", "basic_iteration_step", "cel", "hybrid_hook", "method_metric", "preprocess_dummy_data",
+           "rpc_hook", "scalars", "serve", "sparse_rpc_hook"]
 
 _MODULES = {"_statistics": ("Statistics",),
             "metrics": ("MetricsLogger", "Record", "method_metric", "scalars"),
             "parameter_server": ("AverageBatchParameterServer", "AverageParameterServer", "ParameterServerBase"),
             "group_server": ("GroupServer", "serve"),
+            "key_value_group": ("KeyValueConnection",),
+            "key_value_server": ("KeyValueParameterServer",),
             "rpc_server": ("RpcServer",),
             "trainer": ("DdpTrainer", "TrainerBase"),
             "steps": ("BasicHookState", "basic_ddp_model", "basic_iteration_step", "cel", "preprocess_dummy_data"),

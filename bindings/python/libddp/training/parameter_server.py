@@ -231,11 +231,7 @@ class AverageParameterServer(ParameterServerBase):
             raise problem("mismatch", attempted, f"it is {describe_layout(layout_of(gradient))}, another trainer's is "
                           f"{describe_layout(found.layout)}", blamed, "all trainers need the same model")
         if self.check_finite:
-            values = gradient._values() if gradient.is_sparse else gradient
-            finite = values.isfinite()
-            if not bool(finite.all()):
-                raise problem("invalid_argument", attempted, f"{int((~finite).sum())} of {values.numel()} values are not finite", blamed,
-                              "look for the first loss that is NaN there; use a smaller learning rate, or check_finite=False with a GradScaler")
+            check_finite_values(attempted, gradient, blamed, "check_finite=False with a GradScaler")
 
     def _take(self, trainer: int, batch: int, bucket: int, gradient: torch.Tensor, answer: Answer) -> None:
         if batch > self.batch_number:
@@ -334,6 +330,15 @@ def _watch(reference: weakref.ref[AverageParameterServer], pause: float) -> None
             return
         server.expire()
         del server
+
+
+def check_finite_values(attempted: str, gradient: torch.Tensor, blamed: Sequence[int], otherwise: str) -> None:
+    """InvalidArgument for NaN or infinity. otherwise: the rest of the hint."""
+    values = gradient._values() if gradient.is_sparse else gradient
+    finite = values.isfinite()
+    if not bool(finite.all()):
+        raise problem("invalid_argument", attempted, f"{int((~finite).sum())} of {values.numel()} values are not finite", blamed,
+                      f"look for the first loss that is NaN there; use a smaller learning rate, or {otherwise}")
 
 
 def layout_of(gradient: torch.Tensor) -> tuple[Any, ...]:
