@@ -147,6 +147,14 @@ use_package() {
   [ "$(grep "^rank [01]: 200" log | sed 's/.*weights//' | sort -u | wc -l)" -eq 1 ]
 }
 
+@test "howto: parameters on servers" {
+  use_package
+  cp "$root/examples/parameter_server/key_values.py" .
+  howto key-values
+  [ "$(grep -c "^rank [01]: [6-9].% right, weights" log)" -eq 4 ]
+  [ "$(grep "^rank [01]: " log | head -n 2 | sed 's/.*weights//' | sort -u | wc -l)" -eq 1 ]
+}
+
 # DDP_FRAMEWORKS_PYTHON: as in tests/python/test_frameworks.py.
 @test "howto: Lightning, Accelerate and the HF Trainer" {
   local python=${DDP_FRAMEWORKS_PYTHON:-${DDP_TORCH_PYTHON:-$root/build/venv/bin/python}}

@@ -9,8 +9,8 @@ from __future__ import annotations
 import collections
 import contextlib
 import copy
+import hashlib
 import time
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -29,7 +29,7 @@ _SAME_NAMES = "all ranks need the same names: make the servers with the trainers
 
 def shard_of(key: str, servers: int) -> int:
     """The number of the server that keeps a key: equal on all ranks, in all runs."""
-    return zlib.crc32(key.encode()) % servers
+    return int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "big") % servers
 
 
 class _Update:
