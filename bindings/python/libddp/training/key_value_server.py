@@ -73,6 +73,7 @@ class KeyValueParameterServer:
         self.rank, self.trainer_count, self.number, self.servers = rank, trainer_count, number, servers
         self.staleness, self.timeout, self.check_finite = staleness, timeout, check_finite
         self.device = torch.device("cpu" if device is None else device)
+        """Where it keeps and updates its parameters."""
         self.parameters: dict[str, torch.Tensor] = {
             name: tensor.detach().to(self.device, copy=True).requires_grad_() for name, tensor in parameters
             if shard_of(name, servers) == number}
@@ -82,11 +83,13 @@ class KeyValueParameterServer:
         self.on_update: Callable[[int], object] | None = None
         """Called with the version after each update, as for a scheduler of the learning rate."""
         self.metrics = MetricsLogger(rank, self.device)
+        """Times of stragglers, batches and updates."""
         self.version = 0
         """How many updates it has applied."""
         self.delays: collections.Counter[int] = collections.Counter()
         """How many pushes were computed with values that lacked so many updates."""
         self.announce: Callable[[Unit], None] = lambda unit: None
+        """The transport's: informs other servers that this one has all of a unit."""
         self._broken = False
         self._updates: dict[Unit, _Update] = {}
         self.begin(range(servers + trainer_count), 0)
