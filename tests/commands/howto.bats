@@ -115,9 +115,11 @@ use_library() {
 
 # use_package: the Python package as pip installs it: its folder is one in which Python reads .pth files, its commands are in PATH.
 use_package() {
-  local site=$root/build/python/site name
+  local site=$root/build/python/site made=0
   use_torch
-  [ -d "$site/libddp" ] || skip "needs the Python package (scripts/python-package)"
+  "$root/scripts/python-package" || made=$?
+  [ $made != 77 ] || skip "needs the Python package (scripts/python-package)"
+  [ $made = 0 ]
   mkdir bin
   printf '#!/bin/sh\nexec "%s" -c "import sys; from libddp._horovodrun import main; main()" "$@"\n' "$(command -v python)" >bin/ddp-horovodrun
   printf 'import site; site.addsitedir("%s")\n' "$site" >sitecustomize.py
