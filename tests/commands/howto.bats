@@ -131,7 +131,7 @@ use_package() {
 @test "howto: a script of Horovod" {
   use_package
   howto horovod
-  [ "$(grep -c "rank [0-3] of 4: weights" log)" -eq 8 ]
+  [ "$(grep -o "rank [0-3] of 4: weights" log | wc -l)" -eq 8 ]
 }
 
 @test "howto: a script of mpi4py" {
