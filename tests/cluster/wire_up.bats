@@ -75,7 +75,7 @@ placements() {
     succeeded
     expect_all 8 DONE
   done
-  run srun --mpi=pmi2 -N4 -n8 "$bin/kvs_exercise" --store pmi2 # up to 1 MiB
+  run srun --mpi=pmi2 -N4 -n8 "$bin/kvs_exercise" --store pmi2 --timeout-ms 110000 # up to 1 MiB
   succeeded
 }
 
