@@ -125,7 +125,8 @@ class Splitter {
       if (is_one_dash(word)) {
         std::string value = word.substr(rules_.one_dash.first.size());
         if (value.starts_with('=')) value.erase(0, 1);
-        const OptionShape& meant = find_long_option(std::string(rules_.one_dash.second), known_, rules_);
+        const std::string name{rules_.one_dash.second};
+        const OptionShape& meant = find_long_option(name, known_, rules_);
         value.empty() ? take(meant, {}) : take(meant, std::move(value));
         continue;
       }

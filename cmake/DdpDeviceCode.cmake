@@ -47,10 +47,12 @@ endif()
 function(ddp_add_fat_binary name source)
   set(file ${PROJECT_BINARY_DIR}/device/${name}.fatbin)
   file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/device)
+  # nvcc does not escape blanks of targets, with which Ninja would find none: relative, it has none.
+  cmake_path(RELATIVE_PATH file BASE_DIRECTORY ${CMAKE_CURRENT_BINARY_DIR} OUTPUT_VARIABLE target)
   # Without contraction, as on processors: a fused multiply-add gives other bits.
   add_custom_command(OUTPUT ${file}
     COMMAND ${DDP_NVCC} -std=c++20 -O3 -fmad=false --fatbin -Xfatbin=-compress-all -allow-unsupported-compiler
-      ${ddp_device_code_options} -I${PROJECT_SOURCE_DIR}/libddp/src -MD -MF ${file}.d -MT ${file} -o ${file} ${source}
+      ${ddp_device_code_options} -I${PROJECT_SOURCE_DIR}/libddp/src -MD -MF ${file}.d -MT ${target} -o ${file} ${source}
     DEPENDS ${source}
     DEPFILE ${file}.d
     COMMENT "Compiling device code ${name}"

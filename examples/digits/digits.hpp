@@ -33,11 +33,10 @@ struct Dataset {
   std::size_t size() const { return labels.size(); }
 };
 
-/// digits.csv beside the running program if it exists, else the one that it was built with.
+/// digits.csv beside the running program.
 inline std::filesystem::path default_file() {
   std::error_code none;
-  const auto beside = std::filesystem::read_symlink("/proc/self/exe", none).parent_path() / "digits.csv";
-  return std::filesystem::exists(beside, none) ? beside : DIGITS_DATA_FILE;
+  return std::filesystem::read_symlink("/proc/self/exe", none).parent_path() / "digits.csv";
 }
 
 /// Reads lines of 64 grey values and a label, separated by commas. Throws std::runtime_error with the first malformed

@@ -103,7 +103,9 @@ std::vector<std::string> agent_step_command(const std::vector<int>& components, 
     command.insert(command.end(), std::begin(part), std::end(part));
     if (!order.empty()) {
       const std::span<const std::string> wanted = std::span{order}.first(std::min<std::size_t>(order.size(), nodes));
-      std::erase(command, "--ntasks-per-node=1");  // the list says it
+      // the list says both, and Slurm 24.11 refuses the number beside it
+      std::erase(command, "--ntasks-per-node=1");
+      std::erase(command, part[1]);
       command.emplace_back("--distribution=arbitrary");
       command.push_back(fmt::format("--nodelist={}", fmt::join(wanted, ",")));
     }

@@ -46,7 +46,7 @@ meets() {
   run srun --ddp -w n2,n3 -N2 -n2 $program.2
   meets 2 n2
   printf 'n2\nn0\nn3\n' >"$shared/hosts"
-  run on_ctl env "SLURM_HOSTFILE=$shared/hosts" srun --ddp -N3 -n3 -m arbitrary $program.3
+  run on_ctl env "SLURM_HOSTFILE=$shared/hosts" srun --ddp -n3 -m arbitrary $program.3
   meets 3 n2
   batch "srun --ddp -w n2,n3 -N2 -n2 $program.4; srun --ddp -N4 -n4 $program.5" -N4 -n4
   succeeded

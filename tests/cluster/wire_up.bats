@@ -49,6 +49,11 @@ placements() {
   run timeout 120 "$cluster" run salloc -N2 -n4 mpirun --allow-run-as-root --bind-to none -n 4 bash -c "$facts"
   succeeded
   grep -v '^salloc:' <<<"$output" | "$check_world" 4 pmix 3,1
+  for scenario in kvs fewer-stores; do
+    run timeout 120 "$cluster" run salloc -N2 -n4 mpirun --allow-run-as-root --bind-to none -n 4 "$rank_program" $scenario
+    succeeded
+    expect_all 4 DONE
+  done
 }
 
 @test "a task that is alone in its step needs no PMI" {
@@ -70,7 +75,7 @@ placements() {
     succeeded
     expect_all 8 DONE
   done
-  run srun --mpi=pmi2 -N4 -n8 "$bin/kvs_exercise" --store pmi2 # up to 1 MiB
+  run srun --mpi=pmi2 -N4 -n8 "$bin/kvs_exercise" --store pmi2 --timeout-ms 110000 # up to 1 MiB
   succeeded
 }
 

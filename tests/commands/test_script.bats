@@ -8,7 +8,7 @@ setup() {
   root=$(cd "$BATS_TEST_DIRNAME/../.." && pwd)
   tree=$BATS_TEST_TMPDIR/tree
   mkdir -p "$tree/scripts" "$tree/tests"
-  cp "$root/scripts/"{test,failed-parts,stage-results} "$tree/scripts/"
+  cp "$root/scripts/"{test,isolated,failed-parts,stage-results} "$tree/scripts/"
   cp -r "$root/tests/support" "$tree/tests/"
   for name in dependencies python-env unpack-package; do program "$name" true; done
   program build '[ $1 != --existing ] || shift; echo "+build $*" >>"$CALLS"; sleep 1.2; echo "-build $*" >>"$CALLS"'
@@ -268,6 +268,24 @@ not ok 5 another
   [ "$(wc -l <"$CALLS")" -eq 3 ]
   PATH=$BATS_TEST_TMPDIR/bin:$PATH run -0 "$tree/scripts/run-stage" cluster second
   [ "$(tail -n 1 "$CALLS")" = "cluster second" ] # one file needs no further cluster
+}
+
+@test "two namespaces of processes take the commands' files in turn, and one in which a process is left makes the stage fail" {
+  [ "$(id -u)" = 0 ] && unshare --pid --fork --mount-proc true || skip "needs namespaces of processes"
+  cp "$root/scripts/run-stage" "$tree/scripts/"
+  mkdir -p "$BATS_TEST_TMPDIR/bin"
+  # "first" ends only when the other namespace has begun the rest
+  printf '#!/bin/bash\n%s\n' 'echo "$(readlink /proc/self/ns/pid) $2" >>"$CALLS"' \
+    '[ $2 != first ] || timeout 60 sh -c "until grep -q third \"$CALLS\"; do sleep 0.05; done" || exit 1' \
+    '[ $2 != "$LEAVES" ] || setsid sleep 1234 &' 'echo "ok 1 $2"; [ $2 != "$WRONG" ]' >"$BATS_TEST_TMPDIR/bin/bats"
+  chmod +x "$BATS_TEST_TMPDIR/bin/bats"
+  export PATH=$BATS_TEST_TMPDIR/bin:$PATH WRONG= LEAVES=
+  run -0 "$tree/scripts/run-stage" commands first second third
+  [ "$(sort <<<"$output")" = $'ok 1 first\nok 1 second\nok 1 third' ] || { echo "$output"; return 1; }
+  [ "$(cut -d' ' -f1 "$CALLS" | sort -u | wc -l)" -eq 2 ]
+  WRONG=second run -1 "$tree/scripts/run-stage" commands first second third
+  LEAVES=third run -1 "$tree/scripts/run-stage" commands first second third
+  has "left running: sleep 1234 "
 }
 
 @test "documents concern the tests of documents" {

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "over.hpp"
+#include "support/checkout.hpp"
 #include "support/rank_processes.hpp"
 
 namespace ddp::test {
@@ -18,7 +19,7 @@ class Scenario : public testing::TestWithParam<Job> {};
 
 TEST_P(Scenario, HoldsOnEveryRank) {
   const auto& [name, world_size, over] = GetParam();
-  RankProcesses ranks(world_size, {RANK_PROGRAM, name}, {}, over.memory_domains);
+  RankProcesses ranks(world_size, {built_program("rank_program"), name}, {}, over.memory_domains);
   const auto results = ranks.wait(Deadline::after(std::chrono::seconds(400)));
   for (const RankResult& result : results) {
     EXPECT_TRUE(result.ended);
@@ -43,7 +44,8 @@ INSTANTIATE_TEST_SUITE_P(
     });
 
 RankResult run_with_backend(const std::string& name) {
-  RankProcesses ranks(1, {RANK_PROGRAM, "ordering"}, {"DDP_BACKEND=" + name, "DDP_BACKEND_PATH=/nonexistent"});
+  RankProcesses ranks(1, {built_program("rank_program"), "ordering"},
+                      {"DDP_BACKEND=" + name, "DDP_BACKEND_PATH=/nonexistent"});
   return ranks.wait(Deadline::after(std::chrono::seconds(30)))[0];
 }
 
@@ -58,7 +60,7 @@ TEST(Backend, ThatOfCpusHasThreeNamesAndNeedsNoPlugin) {
 TEST(Backend, ThatHasNoSharedMemoryLeftSaysSoOnce) {
   const std::string said =
       "does not share memory with rank 0 of its node, but uses TCP: rank 0 has 0 KiB of DDP_SHM_MIB";
-  RankProcesses ranks(3, {RANK_PROGRAM, "subgroups"}, {"DDP_SHM_MIB=0"});
+  RankProcesses ranks(3, {built_program("rank_program"), "subgroups"}, {"DDP_SHM_MIB=0"});
   const auto results = ranks.wait(Deadline::after(std::chrono::seconds(100)));
   for (const std::size_t rank : {1U, 2U}) {
     EXPECT_EQ(results[rank].exit_code, 0) << results[rank].output;

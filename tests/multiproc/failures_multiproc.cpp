@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "over.hpp"
+#include "support/checkout.hpp"
 #include "support/rank_processes.hpp"
 
 namespace ddp::test {
@@ -41,7 +42,7 @@ class LostRank : public testing::TestWithParam<Over> {};
 using Transfer = LostRank;
 
 TEST_P(LostRank, KilledInAllReduceIsNamedByAllSurvivorsAtOnce) {
-  RankProcesses ranks(kWorld, {RANK_PROGRAM, "loop", "60", "100000"}, {}, GetParam().memory_domains);
+  RankProcesses ranks(kWorld, {built_program("rank_program"), "loop", "60", "100000"}, {}, GetParam().memory_domains);
   ASSERT_TRUE(ranks.all_wrote("READY", Deadline::after(std::chrono::seconds(60))));
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
   ranks.signal(kVictim, SIGKILL);
@@ -58,7 +59,7 @@ TEST_P(LostRank, KilledInAllReduceIsNamedByAllSurvivorsAtOnce) {
 }
 
 TEST_P(LostRank, SeveralKilledAtOnceAreAllNamed) {
-  RankProcesses ranks(kWorld, {RANK_PROGRAM, "loop", "60", "1000"}, {}, GetParam().memory_domains);
+  RankProcesses ranks(kWorld, {built_program("rank_program"), "loop", "60", "1000"}, {}, GetParam().memory_domains);
   ASSERT_TRUE(ranks.all_wrote("READY", Deadline::after(std::chrono::seconds(60))));
   ranks.signal(1, SIGSTOP);  // so that it does not report the death of the other
   ranks.signal(3, SIGSTOP);
@@ -85,7 +86,7 @@ TEST_P(SeveralDeaths, WithinMillisecondsAreTheSameForAllSurvivors) {
   std::vector<double> waits;  // the longest of each round
   for (int round = 0; round < rounds_of_deaths(); ++round) {
     const int size = 6 + round % 3;
-    RankProcesses ranks(size, {RANK_PROGRAM, "loop", "60", round % 2 == 0 ? "1000" : "100000"}, {},
+    RankProcesses ranks(size, {built_program("rank_program"), "loop", "60", round % 2 == 0 ? "1000" : "100000"}, {},
                         GetParam().memory_domains);
     ASSERT_TRUE(ranks.all_wrote("READY", Deadline::after(std::chrono::seconds(60))));
     std::vector<int> victims(static_cast<std::size_t>(size));
@@ -139,7 +140,7 @@ class Deadlines : public testing::Test {
 };
 
 TEST_F(Deadlines, AStoppedRankIsNamedByAllSurvivorsWithinThem) {
-  std::list<RankProcesses> jobs = start({RANK_PROGRAM, "loop", "8", "100000"});
+  std::list<RankProcesses> jobs = start({built_program("rank_program"), "loop", "8", "100000"});
   for (RankProcesses& ranks : jobs) ASSERT_TRUE(ranks.all_wrote("READY", Deadline::after(std::chrono::seconds(60))));
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
   for (RankProcesses& ranks : jobs) ranks.signal(kVictim, SIGSTOP);
@@ -155,7 +156,7 @@ TEST_F(Deadlines, AStoppedRankIsNamedByAllSurvivorsWithinThem) {
 }
 
 TEST_F(Deadlines, ARankThatStaysAwayIsNamedThoughItIsAlive) {
-  std::list<RankProcesses> jobs = start({RANK_PROGRAM, "differ", "absent", "1", "6"});
+  std::list<RankProcesses> jobs = start({built_program("rank_program"), "differ", "absent", "1", "6"});
   for (RankProcesses& ranks : jobs) {
     const auto results = ranks.wait(Deadline::after(std::chrono::seconds(60)));
     for (std::size_t rank = 0; rank < kWorld; ++rank) {
@@ -167,7 +168,7 @@ TEST_F(Deadlines, ARankThatStaysAwayIsNamedThoughItIsAlive) {
 }
 
 TEST_F(Deadlines, ARankThatRunsTooSlowlyToAnswerIsNotCalledStopped) {
-  RankProcesses ranks(3, {RANK_PROGRAM, "differ", "starved", "1", "5"});
+  RankProcesses ranks(3, {built_program("rank_program"), "differ", "starved", "1", "5"});
   const auto results = ranks.wait(Deadline::after(std::chrono::seconds(60)));
   for (const std::size_t rank : {0U, 2U}) {
     expect_error(results[rank], "timeout", "1");
@@ -180,7 +181,7 @@ class Death : public testing::TestWithParam<std::tuple<int, const char*>> {};
 
 TEST_P(Death, OfALeaderOrMemberIsNamedByTheRanksOfBothNodes) {
   const auto [victim, size] = GetParam();
-  RankProcesses ranks(kWorld, {RANK_PROGRAM, "loop", "60", size}, {}, kTwoNodes.memory_domains);
+  RankProcesses ranks(kWorld, {built_program("rank_program"), "loop", "60", size}, {}, kTwoNodes.memory_domains);
   ASSERT_TRUE(ranks.all_wrote("READY", Deadline::after(std::chrono::seconds(60))));
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
   ranks.signal(victim, SIGKILL);
@@ -202,7 +203,7 @@ class Difference : public testing::TestWithParam<std::tuple<const char*, Over>> 
 
 TEST_P(Difference, IsReportedLongBeforeTheDeadlineByWhoeverWaits) {
   const auto [what, over] = GetParam();
-  RankProcesses ranks(kWorld, {RANK_PROGRAM, "differ", what, "2", "100"}, {}, over.memory_domains);
+  RankProcesses ranks(kWorld, {built_program("rank_program"), "differ", what, "2", "100"}, {}, over.memory_domains);
   const auto results = ranks.wait(Deadline::after(std::chrono::seconds(90)));
   std::size_t reported = 0;
   for (const RankResult& result : results) {
@@ -221,7 +222,7 @@ TEST_P(Difference, IsReportedLongBeforeTheDeadlineByWhoeverWaits) {
 
 TEST_P(Difference, IsReportedByEveryRankWhenArgumentsAreCompared) {
   const auto [what, over] = GetParam();
-  RankProcesses ranks(kWorld, {RANK_PROGRAM, "differ", what, "2", "100"}, {"DDP_CHECK_COLLECTIVES=1"},
+  RankProcesses ranks(kWorld, {built_program("rank_program"), "differ", what, "2", "100"}, {"DDP_CHECK_COLLECTIVES=1"},
                       over.memory_domains);
   for (const RankResult& result : ranks.wait(Deadline::after(std::chrono::seconds(90)))) {
     expect_error(result, "mismatch", "0,1,2,3");
@@ -240,7 +241,8 @@ INSTANTIATE_TEST_SUITE_P(Over, Transfer, testing::Values(kSharedMemory, kTcp),
                          [](const auto& each) { return std::string(each.param.name); });
 
 TEST_P(Transfer, OfAnotherSizeIsRefusedByTheReceiver) {
-  RankProcesses ranks(2, {RANK_PROGRAM, "differ", "transfer", "0", "4"}, {}, GetParam().memory_domains);
+  RankProcesses ranks(2, {built_program("rank_program"), "differ", "transfer", "0", "4"}, {},
+                      GetParam().memory_domains);
   const auto results = ranks.wait(Deadline::after(std::chrono::seconds(60)));
   EXPECT_EQ(results[1].exit_code, 3) << results[1].output;
   EXPECT_NE(results[1].output.find("code=mismatch"), std::string::npos) << results[1].output;
@@ -262,7 +264,8 @@ TEST(Exchange, ThatDoesNotFitIsNamedByAll) {
              "all_to_all: recv of float32 x 4 from 0: rank 0 is alive but sent rank 1 nothing"}}) {
     std::list<RankProcesses> jobs;
     for (const Over& over : {kSharedMemory, kTwoNodes, kTcp}) {
-      jobs.emplace_back(kWorld, std::vector<std::string>{RANK_PROGRAM, "exchange", each.what, "0", "4"},
+      jobs.emplace_back(kWorld,
+                        std::vector<std::string>{built_program("rank_program"), "exchange", each.what, "0", "4"},
                         std::vector<std::string>{}, over.memory_domains);
     }
     for (RankProcesses& ranks : jobs) {
@@ -277,7 +280,7 @@ TEST(Exchange, ThatDoesNotFitIsNamedByAll) {
 TEST(AbsentFromInit, IsNamedByTheOthers) {
   // rank 1 stops itself before it can connect
   const char* const kScript = "[ \"$PMI_RANK\" != 1 ] || kill -STOP $$; exec \"$0\" world";
-  RankProcesses ranks(3, {"/bin/sh", "-c", kScript, RANK_PROGRAM}, {"DDP_INIT_TIMEOUT=6"});
+  RankProcesses ranks(3, {"/bin/sh", "-c", kScript, built_program("rank_program")}, {"DDP_INIT_TIMEOUT=6"});
   const auto results = ranks.wait(Deadline::after(std::chrono::seconds(60)), 1);
   for (const std::size_t rank : {0U, 2U}) {
     EXPECT_EQ(results[rank].exit_code, 4);

@@ -8,6 +8,7 @@
 
 #include "flight/analysis.hpp"
 #include "flight/rank_dump.hpp"
+#include "support/checkout.hpp"
 #include "support/rank_processes.hpp"
 
 namespace ddp::test {
@@ -40,7 +41,7 @@ class FlightFiles : public testing::Test {
 };
 
 TEST_F(FlightFiles, OfAnotherSizeNameItsRank) {
-  RankProcesses ranks(kWorld, {RANK_PROGRAM, "differ", "size", "2", "100"}, environment());
+  RankProcesses ranks(kWorld, {built_program("rank_program"), "differ", "size", "2", "100"}, environment());
   for (const RankResult& result : ranks.wait(Deadline::after(std::chrono::seconds(90)))) {
     EXPECT_EQ(result.exit_code, 3) << result.output;
   }
@@ -58,7 +59,7 @@ TEST_F(FlightFiles, OfAnotherSizeNameItsRank) {
 }
 
 TEST_F(FlightFiles, OfARankThatStaysAwayNameIt) {
-  RankProcesses ranks(kWorld, {RANK_PROGRAM, "differ", "absent", "1", "5"}, environment());
+  RankProcesses ranks(kWorld, {built_program("rank_program"), "differ", "absent", "1", "5"}, environment());
   ranks.wait(Deadline::after(std::chrono::seconds(60)));
   const Analysis analysis = analyse(read().dumps);
   EXPECT_THAT(analysis.without_dump, IsEmpty());
@@ -71,7 +72,7 @@ TEST_F(FlightFiles, OfARankThatStaysAwayNameIt) {
 }
 
 TEST_F(FlightFiles, AppearAtASignalAndWhenARankIsKilled) {
-  RankProcesses ranks(kWorld, {RANK_PROGRAM, "loop", "60", "1000"}, environment());
+  RankProcesses ranks(kWorld, {built_program("rank_program"), "loop", "60", "1000"}, environment());
   ASSERT_TRUE(ranks.all_wrote("READY", Deadline::after(std::chrono::seconds(60))));
   ranks.signal(1, SIGUSR1);
   const Deadline deadline = Deadline::after(std::chrono::seconds(60));

@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "support/checkout.hpp"
 #include "support/pmix_nodes.hpp"
 
 namespace ddp::test {
@@ -65,7 +66,7 @@ void expect_statuses(const PmixNodes& job, const std::vector<int>& ranks, int st
 class Layout : public testing::TestWithParam<std::vector<NodeShape>> {};
 
 TEST_P(Layout, EveryRankKnowsTheJobAndGetsAllValues) {
-  PmixNodes job(GetParam(), names_of(GetParam()), {PMIX_EXCHANGE, "exchange"});
+  PmixNodes job(GetParam(), names_of(GetParam()), {built_program("pmix_exchange"), "exchange"});
   expect_success(job, count_ranks(GetParam()));
 }
 
@@ -80,14 +81,14 @@ INSTANTIATE_TEST_SUITE_P(Jobs, Layout,
 
 TEST(PmixServer, CompletesFencesOfOneNodeByItself) {
   const std::vector<NodeShape> node{{.host = "n0", .num_ranks = 3}};
-  PmixNodes job(node, "n0", {PMIX_EXCHANGE, "exchange"});
+  PmixNodes job(node, "n0", {built_program("pmix_exchange"), "exchange"});
   expect_success(job, 3);
   EXPECT_EQ(job.fences(), 0U);
   EXPECT_EQ(job.calls(), 0U);
 }
 
 TEST(PmixServer, AsksOnceForEachFenceOfSeveralNodes) {
-  PmixNodes job(kTwoByTwo, "n0,n1", {PMIX_EXCHANGE, "exchange"});
+  PmixNodes job(kTwoByTwo, "n0,n1", {built_program("pmix_exchange"), "exchange"});
   expect_success(job, 4);
   // 4 with data, 2 empty ones and that of two ranks, on two nodes each; not the one of a single node
   EXPECT_EQ(job.fences(), 14U);
@@ -95,12 +96,12 @@ TEST(PmixServer, AsksOnceForEachFenceOfSeveralNodes) {
 
 TEST(PmixServer, TwoAgentsOnOneHostAreTwoNodes) {
   const std::vector<NodeShape> nodes{{.host = "n0", .num_ranks = 2}, {.host = "n0", .num_ranks = 2}};
-  PmixNodes job(nodes, "n0,n0-1", {PMIX_EXCHANGE, "exchange"});
+  PmixNodes job(nodes, "n0,n0-1", {built_program("pmix_exchange"), "exchange"});
   expect_success(job, 4);
 }
 
 TEST(DirectModex, ValuesAreGotWithoutAFenceAlsoBeforeTheyArePut) {
-  PmixNodes job(kTwoByTwo, "n0,n1", {PMIX_EXCHANGE, "direct"});
+  PmixNodes job(kTwoByTwo, "n0,n1", {built_program("pmix_exchange"), "direct"});
   bool asked_early = false;
   job.observe = [&](const NodeMessage& message, int) {
     if (message.kind == NodeMessage::Kind::call && message.rank == 3) {
@@ -113,20 +114,20 @@ TEST(DirectModex, ValuesAreGotWithoutAFenceAlsoBeforeTheyArePut) {
 }
 
 TEST(DirectModex, AKeyThatNobodyPutIsNotFound) {
-  PmixNodes job(kTwoByTwo, "n0,n1", {PMIX_EXCHANGE, "missing"});
+  PmixNodes job(kTwoByTwo, "n0,n1", {built_program("pmix_exchange"), "missing"});
   expect_success(job, 4);
   EXPECT_THAT(job.rank(0).output, HasSubstr(fmt::format("status={}\n", PMIX_ERR_NOT_FOUND)));
 }
 
 TEST(DirectModex, TheAskersTimeLimitHolds) {
-  PmixNodes job(kTwoByTwo, "n0,n1", {PMIX_EXCHANGE, "missing", "2"});
+  PmixNodes job(kTwoByTwo, "n0,n1", {built_program("pmix_exchange"), "missing", "2"});
   job.hold_calls = true;  // the other node never answers
   expect_success(job, 4);
   EXPECT_THAT(job.rank(0).output, HasSubstr(fmt::format("status={}\n", PMIX_ERR_TIMEOUT)));
 }
 
 TEST(DirectModex, AnErrorReachesTheAsker) {
-  PmixNodes job(kTwoByTwo, "n0,n1", {PMIX_EXCHANGE, "missing"});
+  PmixNodes job(kTwoByTwo, "n0,n1", {built_program("pmix_exchange"), "missing"});
   job.hold_calls = true;
   job.observe = [&](const NodeMessage& message, int node) {
     if (message.kind != NodeMessage::Kind::call) return;
@@ -138,7 +139,7 @@ TEST(DirectModex, AnErrorReachesTheAsker) {
 
 TEST(DirectModex, AnAnswerForADeadAskerDoesNoHarm) {
   for (const int status : {PMIX_SUCCESS, PMIX_ERR_UNREACH}) {
-    PmixNodes job(kTwoByTwo, "n0,n1", {PMIX_EXCHANGE, "missing"});
+    PmixNodes job(kTwoByTwo, "n0,n1", {built_program("pmix_exchange"), "missing"});
     job.hold_calls = true;
     std::uint64_t asked = 0;
     job.observe = [&](const NodeMessage& message, int) {
@@ -157,7 +158,7 @@ TEST(DirectModex, AnAnswerForADeadAskerDoesNoHarm) {
 }
 
 TEST(DirectModex, QuestionsThatAreNeverAnsweredEndWithTheAttempt) {
-  PmixNodes job(kTwoByTwo, "n0,n1", {PMIX_EXCHANGE, "direct"});  // and the last rank never puts
+  PmixNodes job(kTwoByTwo, "n0,n1", {built_program("pmix_exchange"), "direct"});  // and the last rank never puts
   ASSERT_TRUE(job.run_until([&] { return job.calls() > 0; }, soon()));
   job.send(1, {.kind = NodeMessage::Kind::fetch, .id = 999, .rank = 77, .status = 0});
   run_for(job, kLibraryNotices);
@@ -169,7 +170,7 @@ TEST(DirectModex, QuestionsThatAreNeverAnsweredEndWithTheAttempt) {
 }
 
 TEST(Fence, AnErrorReachesAllRanks) {
-  PmixNodes job(kTwoByTwo, "n0,n1", {PMIX_EXCHANGE, "fence"});
+  PmixNodes job(kTwoByTwo, "n0,n1", {built_program("pmix_exchange"), "fence"});
   job.fence_status = PMIX_ERR_UNREACH;
   job.signal(2, SIGUSR1);
   expect_success(job, 4);
@@ -177,7 +178,7 @@ TEST(Fence, AnErrorReachesAllRanks) {
 }
 
 TEST(Fence, TheEndOfTheAttemptEndsItAndLateAnswersAreIgnored) {
-  PmixNodes job(kTwoByTwo, "n0,n1", {PMIX_EXCHANGE, "fence"});
+  PmixNodes job(kTwoByTwo, "n0,n1", {built_program("pmix_exchange"), "fence"});
   job.hold_fences = true;
   job.signal(2, SIGUSR1);
   ASSERT_TRUE(job.run_until([&] { return job.fences() == 2; }, soon()));
@@ -188,7 +189,7 @@ TEST(Fence, TheEndOfTheAttemptEndsItAndLateAnswersAreIgnored) {
 }
 
 TEST(Fence, ARankThatIsKilledAfterItsNodeEnteredDoesNotHarmTheOthers) {
-  PmixNodes job(kTwoByTwo, "n0,n1", {PMIX_EXCHANGE, "fence"});
+  PmixNodes job(kTwoByTwo, "n0,n1", {built_program("pmix_exchange"), "fence"});
   job.hold_fences = true;
   job.signal(2, SIGUSR1);
   ASSERT_TRUE(job.run_until([&] { return job.fences() == 2; }, soon()));
@@ -204,7 +205,7 @@ TEST(Fence, ARankThatIsKilledAfterItsNodeEnteredDoesNotHarmTheOthers) {
 }
 
 TEST(Fence, ARankThatIsKilledBeforeItsNodeEnteredCannotHoldTheOthersForEver) {
-  PmixNodes job(kTwoByTwo, "n0,n1", {PMIX_EXCHANGE, "fence"});
+  PmixNodes job(kTwoByTwo, "n0,n1", {built_program("pmix_exchange"), "fence"});
   ASSERT_TRUE(job.run_until([&] { return job.fences() == 1; }, soon()));  // node 0's
   run_for(job, kLibraryNotices);                                          // rank 3 is in it, too
   job.signal(3, SIGKILL);
@@ -223,7 +224,8 @@ TEST(Fence, ARankThatIsKilledBeforeItsNodeEnteredCannotHoldTheOthersForEver) {
 }
 
 TEST(Libddp, WorldIsThatOfTheLauncher) {
-  PmixNodes job(kTwoByTwo, "n0,n1", {RANK_PROGRAM, "world"}, {"DDP_SOCKET_IFNAME=lo", "DDP_INIT_TIMEOUT=60"});
+  PmixNodes job(kTwoByTwo, "n0,n1", {built_program("rank_program"), "world"},
+                {"DDP_SOCKET_IFNAME=lo", "DDP_INIT_TIMEOUT=60"});
   expect_success(job, 4);
   for (int rank = 0; rank < 4; ++rank) {
     const std::string& output = job.rank(rank).output;
@@ -238,12 +240,21 @@ TEST(Libddp, WorldIsThatOfTheLauncher) {
 
 TEST(Libddp, StoreCarriesValuesOfManySizes) {
   const std::vector<NodeShape> nodes{{.host = "n0", .num_ranks = 1}, {.host = "n1", .num_ranks = 2}};
-  PmixNodes job(nodes, "n0,n1", {RANK_PROGRAM, "kvs"}, {"DDP_SOCKET_IFNAME=lo", "DDP_INIT_TIMEOUT=60"});
+  PmixNodes job(nodes, "n0,n1", {built_program("rank_program"), "kvs"},
+                {"DDP_SOCKET_IFNAME=lo", "DDP_INIT_TIMEOUT=60"});
   expect_success(job, 3);
 }
 
+/// Which must not wait for what that rank never puts.
+TEST(Libddp, ARankThatMakesFewerStoresIsNamed) {
+  PmixNodes job(kTwoByTwo, "n0,n1", {built_program("rank_program"), "fewer-stores"},
+                {"DDP_SOCKET_IFNAME=lo", "DDP_INIT_TIMEOUT=600"});
+  expect_success(job, 4);
+}
+
 TEST(Libddp, AnAbsentRankOfAnotherNodeIsNamed) {
-  PmixNodes job(kTwoByTwo, "n0,n1", {RANK_PROGRAM, "world"}, {"DDP_SOCKET_IFNAME=lo", "DDP_INIT_TIMEOUT=6"});
+  PmixNodes job(kTwoByTwo, "n0,n1", {built_program("rank_program"), "world"},
+                {"DDP_SOCKET_IFNAME=lo", "DDP_INIT_TIMEOUT=6"});
   job.signal(2, SIGSTOP);  // before it can connect
   ASSERT_TRUE(job.run_until([&] { return job.rank(0).ended && job.rank(1).ended && job.rank(3).ended; }, soon()));
   for (const int rank : {0, 1, 3}) EXPECT_THAT(job.rank(rank).output, HasSubstr("code=timeout ranks=[2]"));

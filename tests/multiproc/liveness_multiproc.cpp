@@ -9,6 +9,7 @@
 #include <random>
 
 #include "over.hpp"
+#include "support/checkout.hpp"
 #include "support/rank_processes.hpp"
 
 namespace ddp::test {
@@ -23,7 +24,7 @@ Deadline soon() { return Deadline::after(seconds(60)); }
 
 /// Training that nothing but a failure ends. The deadline of its operations is far.
 std::vector<std::string> endless(const std::string& extra = "") {
-  std::vector<std::string> command{RANK_PROGRAM, "loop", "100", "1000"};
+  std::vector<std::string> command{built_program("rank_program"), "loop", "100", "1000"};
   if (!extra.empty()) command.push_back(extra);
   return command;
 }
@@ -87,7 +88,7 @@ TEST(Liveness, ARankThatStopsForGoodIsNamedWithinThePeerTimeout) {
 TEST(Liveness, AJobThatIsSuspendedGoesOn) {
   std::list<RankProcesses> jobs;
   for (const Over& over : {kSharedMemory, kTwoNodes}) {
-    jobs.emplace_back(3, std::vector<std::string>{RANK_PROGRAM, "loop", "3", "1000"}, peer_timeout(30),
+    jobs.emplace_back(3, std::vector<std::string>{built_program("rank_program"), "loop", "3", "1000"}, peer_timeout(30),
                       over.memory_domains);
   }
   const auto signal_all = [&](int signal) {
@@ -114,7 +115,7 @@ TEST(Liveness, AJobThatIsSuspendedGoesOn) {
 /// While the ranks meet: rank 1 comes when rank 0, which waits for it, has been stopped for longer than that may take.
 TEST(Liveness, ARankThatIsSuspendedWhileItWaitsForOthersHasItsTime) {
   const char* const kScript = "echo HERE; [ \"$PMI_RANK\" != 1 ] || kill -STOP $$; exec \"$0\" world";
-  RankProcesses ranks(2, {"/bin/sh", "-c", kScript, RANK_PROGRAM}, {"DDP_INIT_TIMEOUT=4"});
+  RankProcesses ranks(2, {"/bin/sh", "-c", kScript, built_program("rank_program")}, {"DDP_INIT_TIMEOUT=4"});
   ASSERT_TRUE(ranks.all_wrote("HERE", soon()));
   std::this_thread::sleep_for(milliseconds(1000));
   ranks.signal(0, SIGSTOP);

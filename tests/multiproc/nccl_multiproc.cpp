@@ -15,6 +15,7 @@
 #include <nlohmann/json.hpp>
 
 #include "nccl_processes.hpp"
+#include "support/checkout.hpp"
 #include "support/sanitized.hpp"
 
 namespace ddp::test {
@@ -27,7 +28,7 @@ constexpr int kVictim = 2;
 
 std::vector<RankResult> run(int size, const std::vector<std::string>& scenario, std::vector<std::string> more,
                             const std::string& devices = "8") {
-  std::vector<std::string> command{NCCL_RANK};
+  std::vector<std::string> command{built_program("nccl_rank")};
   command.insert(command.end(), scenario.begin(), scenario.end());
   RankProcesses ranks(size, command, with_doubles(std::move(more), devices));
   return ranks.wait(Deadline::after(seconds(100)));
@@ -164,7 +165,7 @@ TEST(NcclGroups, TwoThatRanksStartInDifferentOrdersEndByTheirDeadline) {
 TEST(NcclGroups, SurvivorsMakeAnotherInTheSameProcess) {
   std::string folder = testing::TempDir() + "ddp_survivors_XXXXXX";
   ASSERT_NE(::mkdtemp(folder.data()), nullptr);
-  RankProcesses ranks(4, {NCCL_RANK, "survive", folder},
+  RankProcesses ranks(4, {built_program("nccl_rank"), "survive", folder},
                       with_doubles({"FAKE_NCCL_FAULTS=AllReduce@2#20=kill", "FAKE_NCCL_PEERS=silent"}));
   const auto results = ranks.wait(Deadline::after(seconds(100)));
   for (const int rank : {0, 1, 3}) {
@@ -196,7 +197,7 @@ class NcclFalls : public testing::TestWithParam<Fall> {};
 
 TEST_P(NcclFalls, EndEverywhereWithOneError) {
   const Fall& fall = GetParam();
-  RankProcesses ranks(4, {NCCL_RANK, "loop", "8"}, with_doubles(fall.faults));
+  RankProcesses ranks(4, {built_program("nccl_rank"), "loop", "8"}, with_doubles(fall.faults));
   const auto results = ranks.wait(Deadline::after(seconds(100)));
   std::string first;
   for (int rank = 0; rank < 4; ++rank) {
@@ -286,8 +287,8 @@ class NcclPhases : public testing::TestWithParam<std::size_t> {
         "FAKE_NCCL_FAULTS=" + fmt::format(fmt::runtime(phase.nccl_faults), victim, how, beside),
         "FAKE_CUDA_FAULTS=" + fmt::format(fmt::runtime(phase.cuda_faults), victim, how), "FAKE_NCCL_PEERS=silent",
         "DDP_FLIGHT_DIR=" + job.folder, phase.setting};
-    job.ranks = std::make_unique<RankProcesses>(kRanks, std::vector<std::string>{NCCL_RANK, "steps", "6"},
-                                                with_doubles(settings));
+    job.ranks = std::make_unique<RankProcesses>(
+        kRanks, std::vector<std::string>{built_program("nccl_rank"), "steps", "6"}, with_doubles(settings));
     return job;
   }
 

@@ -5,16 +5,16 @@
 #include <string>
 #include <vector>
 
+#include "support/checkout.hpp"
 #include "support/rank_processes.hpp"
 
 namespace ddp::test {
 
 inline std::vector<std::string> with_doubles(std::vector<std::string> more, const std::string& devices = "8") {
-  for (const char* each :
-       {"DDP_CUDA_LIBRARY=" DDP_FAKE_CUDA, "DDP_NCCL_LIBRARY=" DDP_FAKE_NCCL, "FAKE_CUDA_KERNELS=" DDP_HOST_KERNELS,
-        "FAKE_CUDA_MEMORY_MIB=64", "DDP_PEER_TIMEOUT=5", "DDP_LOG_LEVEL=info"}) {
-    more.emplace_back(each);
-  }
+  more.insert(more.end(), {"DDP_CUDA_LIBRARY=" + built_file("lib/fake_cuda/libcuda.so.1"),
+                           "DDP_NCCL_LIBRARY=" + built_file("lib/fake_nccl/libnccl.so.2"),
+                           "FAKE_CUDA_KERNELS=" + built_file("lib/libhost_kernels.so"), "FAKE_CUDA_MEMORY_MIB=64",
+                           "DDP_PEER_TIMEOUT=5", "DDP_LOG_LEVEL=info"});
   more.push_back("FAKE_CUDA_DEVICES=" + devices);
   return more;
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "over.hpp"
+#include "support/checkout.hpp"
 #include "support/rank_processes.hpp"
 #include "support/sanitized.hpp"
 
@@ -20,7 +21,7 @@ class Worlds : public testing::TestWithParam<std::tuple<int, Over>> {};
 
 TEST_P(Worlds, ReducerAveragesInRebuiltBuckets) {
   const auto [size, over] = GetParam();
-  RankProcesses ranks(size, {RANK_PROGRAM, "reducer"}, {}, over.memory_domains);
+  RankProcesses ranks(size, {built_program("rank_program"), "reducer"}, {}, over.memory_domains);
   for (const RankResult& result : ranks.wait(Deadline::after(std::chrono::seconds(120)))) {
     EXPECT_EQ(result.exit_code, 0) << result.output;
   }
@@ -29,7 +30,7 @@ TEST_P(Worlds, ReducerAveragesInRebuiltBuckets) {
 TEST_P(Worlds, EveryModeLearnsWhatOneProcessLearns) {
   const auto [size, over] = GetParam();
   for (const char* scenario : {"training-modes", "reducer-missing", "comm-hooks", "uneven-inputs"}) {
-    RankProcesses ranks(size, {RANK_PROGRAM, scenario}, {}, over.memory_domains);
+    RankProcesses ranks(size, {built_program("rank_program"), scenario}, {}, over.memory_domains);
     for (const RankResult& result : ranks.wait(Deadline::after(std::chrono::seconds(120)))) {
       EXPECT_EQ(result.exit_code, 0) << scenario << ": " << result.output;
     }
@@ -39,7 +40,7 @@ TEST_P(Worlds, EveryModeLearnsWhatOneProcessLearns) {
 TEST_P(Worlds, ShardedTrainingEqualsTheWholeBatch) {
   const auto [size, over] = GetParam();
   for (const char* dtype : {"float32", "float64"}) {
-    RankProcesses ranks(size, {SHARDED_TRAINING, "--dtype", dtype}, {}, over.memory_domains);
+    RankProcesses ranks(size, {built_program("sharded_training"), "--dtype", dtype}, {}, over.memory_domains);
     const auto results = ranks.wait(Deadline::after(std::chrono::seconds(120)));
     for (const RankResult& result : results) EXPECT_EQ(result.exit_code, 0) << dtype << ": " << result.output;
     EXPECT_NE(results[0].output.find("sharded training equals the whole batch"), std::string::npos)
@@ -59,7 +60,7 @@ INSTANTIATE_TEST_SUITE_P(OneToFour, Worlds, testing::ValuesIn(worlds()), [](cons
 class BrokenTraining : public testing::TestWithParam<const char*> {};
 
 TEST_P(BrokenTraining, IsNoticed) {
-  RankProcesses ranks(2, {SHARDED_TRAINING, "--break", GetParam()});
+  RankProcesses ranks(2, {built_program("sharded_training"), "--break", GetParam()});
   bool noticed = false;
   for (const RankResult& result : ranks.wait(Deadline::after(std::chrono::seconds(120)))) {
     noticed = noticed || result.exit_code != 0;
@@ -78,7 +79,7 @@ TEST(ExactAverage, GivesTheSameBitsForAnyNumberOfRanksAndPlacement) {
   std::string bits;
   for (const auto& [size, over] :
        {std::pair{1, kSharedMemory}, std::pair{2, kTcp}, std::pair{3, kSharedMemory}, std::pair{4, kTwoNodes}}) {
-    RankProcesses ranks(size, {RANK_PROGRAM, "exact-average"}, {}, over.memory_domains);
+    RankProcesses ranks(size, {built_program("rank_program"), "exact-average"}, {}, over.memory_domains);
     for (const RankResult& result : ranks.wait(Deadline::after(std::chrono::seconds(120)))) {
       const auto place = result.output.find("EXACT ");
       ASSERT_NE(place, std::string::npos) << result.output;
@@ -91,7 +92,7 @@ TEST(ExactAverage, GivesTheSameBitsForAnyNumberOfRanksAndPlacement) {
 TEST(FaultInAReducer, AHookKeepsNothingOfAStepInWhichARankDied) {
   std::list<RankProcesses> jobs;
   for (const char* hook : {"0", "1", "2"}) {
-    jobs.emplace_back(3, std::vector<std::string>{RANK_PROGRAM, "hook-loss", hook});
+    jobs.emplace_back(3, std::vector<std::string>{built_program("rank_program"), "hook-loss", hook});
   }
   for (RankProcesses& ranks : jobs) {
     const auto results = ranks.wait(Deadline::after(std::chrono::seconds(120)), 1);
@@ -111,8 +112,9 @@ double waited(const std::string& output) {
 void expect_named(int signal, const Over& over, double limit) {
   std::list<RankProcesses> jobs;
   for (const char* phase : kPhases) {
-    jobs.emplace_back(3, std::vector<std::string>{RANK_PROGRAM, "reducer-fault", phase, "1", std::to_string(signal)},
-                      std::vector<std::string>{"DDP_COLLECTIVE_TIMEOUT=10"}, over.memory_domains);
+    jobs.emplace_back(
+        3, std::vector<std::string>{built_program("rank_program"), "reducer-fault", phase, "1", std::to_string(signal)},
+        std::vector<std::string>{"DDP_COLLECTIVE_TIMEOUT=10"}, over.memory_domains);
   }
   auto phase = kPhases.begin();
   for (RankProcesses& ranks : jobs) {
@@ -141,7 +143,7 @@ struct ParameterDifference {
 class Parameters : public testing::TestWithParam<ParameterDifference> {};
 
 TEST_P(Parameters, ThatDifferAreRefusedOnEveryRankByName) {
-  RankProcesses ranks(3, {RANK_PROGRAM, "parameters", GetParam().what, "1"});
+  RankProcesses ranks(3, {built_program("rank_program"), "parameters", GetParam().what, "1"});
   for (const RankResult& result : ranks.wait(Deadline::after(std::chrono::seconds(60)))) {
     EXPECT_EQ(result.exit_code, 3) << result.output;
     EXPECT_NE(result.output.find("code=mismatch ranks=[1]"), std::string::npos) << result.output;
@@ -150,7 +152,7 @@ TEST_P(Parameters, ThatDifferAreRefusedOnEveryRankByName) {
 }
 
 TEST(OneRanksParameters, ThatItFindsWrongAreRefusedOnEveryRank) {
-  RankProcesses ranks(3, {RANK_PROGRAM, "parameters", "memory", "1"});
+  RankProcesses ranks(3, {built_program("rank_program"), "parameters", "memory", "1"});
   for (const RankResult& result : ranks.wait(Deadline::after(std::chrono::seconds(60)))) {
     EXPECT_EQ(result.exit_code, 3) << result.output;
     EXPECT_NE(result.output.find("code=invalid_argument ranks=[1]"), std::string::npos) << result.output;

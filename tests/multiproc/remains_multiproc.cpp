@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "over.hpp"
+#include "support/checkout.hpp"
 #include "support/rank_processes.hpp"
 
 namespace ddp::test {
@@ -70,7 +71,7 @@ class Remains : public ::testing::TestWithParam<Killed> {
 
   /// @return whether ranks were killed while one listened for those that share memory with it
   bool kill_all() {
-    RankProcesses ranks(kWorld, {RANK_PROGRAM, "loop", "60", "100000"}, {"TMPDIR=" + folder_.string()},
+    RankProcesses ranks(kWorld, {built_program("rank_program"), "loop", "60", "100000"}, {"TMPDIR=" + folder_.string()},
                         GetParam().over.memory_domains);
     bool listening = false;
     if (GetParam().connecting) {

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "over.hpp"
+#include "support/checkout.hpp"
 #include "support/rank_processes.hpp"
 
 namespace ddp::test {
@@ -32,7 +33,7 @@ class SavedTraining : public testing::Test {
   static Deadline patience() { return Deadline::after(std::chrono::seconds(120)); }
   /// Lets two ranks go on for some steps: where they started. All checks are the ranks'.
   long go_on(const std::string& steps) const {
-    RankProcesses ranks(2, {RANK_PROGRAM, "checkpoints", folder_, steps});
+    RankProcesses ranks(2, {built_program("rank_program"), "checkpoints", folder_, steps});
     const auto results = ranks.wait(patience());
     for (const RankResult& result : results) EXPECT_EQ(result.exit_code, 0) << result.output;
     const auto place = results[0].output.find("RESTORED ");
@@ -63,7 +64,7 @@ class SavedTraining : public testing::Test {
 TEST_F(SavedTraining, GoesOnFromTheFormerCheckpointWhenARankFallsInTheMidstOfItsFile) {
   EXPECT_EQ(go_on("3"), 0);
   for (const int victim : {0, 1}) {
-    RankProcesses ranks(2, {RANK_PROGRAM, "checkpoints", folder_, "1", std::to_string(victim)}, {},
+    RankProcesses ranks(2, {built_program("rank_program"), "checkpoints", folder_, "1", std::to_string(victim)}, {},
                         victim == 0 ? 1 : 2);
     const auto results = ranks.wait(patience());
     const auto other = static_cast<std::size_t>(1 - victim);
@@ -82,7 +83,7 @@ TEST_F(SavedTraining, HasAWholeCheckpointWheneverARankIsKilled) {
   std::mt19937 random(39);  // NOLINT: the same in each run
   long former = 0;
   for (int round = 0; round < 5; ++round) {
-    RankProcesses ranks(2, {RANK_PROGRAM, "checkpoints", folder_, "100000"});
+    RankProcesses ranks(2, {built_program("rank_program"), "checkpoints", folder_, "100000"});
     ASSERT_TRUE(ranks.all_wrote("SAVED", patience()));
     std::this_thread::sleep_for(std::chrono::milliseconds(std::uniform_int_distribution(0, 60)(random)));
     ranks.signal(round % 2, SIGKILL);
@@ -97,8 +98,9 @@ TEST_F(SavedTraining, HasAWholeCheckpointWheneverARankIsKilled) {
 TEST_F(SavedTraining, OfTwoJobsThatKeepTryingOneOwnsTheFolder) {
   const std::array<std::string, 2> numbers{"17", "18"};
   const auto start = [&](std::size_t job, const std::string& steps) {
-    return std::make_unique<RankProcesses>(2, std::vector<std::string>{RANK_PROGRAM, "checkpoints", folder_, steps},
-                                           std::vector<std::string>{"SLURM_JOB_ID=" + numbers[job]});
+    return std::make_unique<RankProcesses>(
+        2, std::vector<std::string>{built_program("rank_program"), "checkpoints", folder_, steps},
+        std::vector<std::string>{"SLURM_JOB_ID=" + numbers[job]});
   };
   std::array jobs{start(0, "100000"), start(1, "100000")};
   std::size_t owner = jobs.size();
@@ -131,9 +133,10 @@ TEST_F(SavedTraining, OfTwoJobsThatKeepTryingOneOwnsTheFolder) {
 }
 
 TEST_F(SavedTraining, ARequeuedJobGoesOnWhileTheOldOneStillSaves) {
-  RankProcesses old(2, {RANK_PROGRAM, "checkpoints", folder_, "100000"}, {"SLURM_JOB_ID=17"});
+  RankProcesses old(2, {built_program("rank_program"), "checkpoints", folder_, "100000"}, {"SLURM_JOB_ID=17"});
   ASSERT_TRUE(old.all_wrote("SAVED", patience()));
-  RankProcesses next(2, {RANK_PROGRAM, "checkpoints", folder_, "20"}, {"SLURM_JOB_ID=17", "SLURM_RESTART_COUNT=1"});
+  RankProcesses next(2, {built_program("rank_program"), "checkpoints", folder_, "20"},
+                     {"SLURM_JOB_ID=17", "SLURM_RESTART_COUNT=1"});
   for (const RankResult& result : next.wait(patience())) EXPECT_EQ(result.exit_code, 0) << result.output;
   for (const RankResult& result : old.wait(patience())) {
     EXPECT_EQ(result.exit_code, 3) << result.output;
@@ -143,7 +146,7 @@ TEST_F(SavedTraining, ARequeuedJobGoesOnWhileTheOldOneStillSaves) {
 }
 
 TEST_F(SavedTraining, OutlivesAFullDisk) {
-  RankProcesses ranks(2, {RANK_PROGRAM, "full-disk", folder_});
+  RankProcesses ranks(2, {built_program("rank_program"), "full-disk", folder_});
   for (const RankResult& result : ranks.wait(patience())) EXPECT_EQ(result.exit_code, 0) << result.output;
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels/executor.hpp"
+#include "support/checkout.hpp"
 #include "support/fake_cuda/fake_cuda.hpp"
 
 namespace ddp {
@@ -19,8 +20,9 @@ inline bool testing_with_fake_cuda() { return std::getenv("DDP_TEST_GPU") == nul
 inline void use_cuda_under_test() {
   static const bool done = [] {
     if (!testing_with_fake_cuda()) return true;
-    setenv("DDP_CUDA_LIBRARY", DDP_FAKE_CUDA, 1);
-    void* library = dlopen(DDP_FAKE_CUDA, RTLD_NOW | RTLD_GLOBAL);
+    const std::string file = test::built_file("lib/fake_cuda/libcuda.so.1");
+    setenv("DDP_CUDA_LIBRARY", file.c_str(), 1);
+    void* library = dlopen(file.c_str(), RTLD_NOW | RTLD_GLOBAL);
     if (library == nullptr) throw std::runtime_error(dlerror());
     auto* const registers =
         reinterpret_cast<decltype(&fake_cuda_register_kernels)>(dlsym(library, "fake_cuda_register_kernels"));

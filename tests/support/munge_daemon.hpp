@@ -12,6 +12,8 @@
 #include <string>
 #include <thread>
 
+#include "support/checkout.hpp"
+
 namespace ddp::test {
 
 class MungeDaemon {
@@ -30,7 +32,7 @@ class MungeDaemon {
       run("head -c 128 /dev/urandom >key");
     }
     // The loader takes a blank in LD_PRELOAD for a border, and the checkout's path may have one.
-    std::filesystem::create_symlink(SHIFTED_CLOCK_LIBRARY, folder_ + "/clock.so");
+    std::filesystem::create_symlink(built_file("lib/libshifted_clock.so"), folder_ + "/clock.so");
     run("chmod 600 key; SHIFTED_CLOCK_SECONDS=" + std::to_string(clock) +
         " LD_PRELOAD=$PWD/clock.so"
         " PATH=$PATH:/usr/sbin munged --force --socket=$PWD/socket --key-file=$PWD/key --pid-file=$PWD/pid "

@@ -2,7 +2,7 @@
 
 #include <atomic>
 #include <condition_variable>
-#include <cstring>
+#include <cstdint>
 #include <mutex>
 #include <optional>
 #include <vector>
@@ -69,16 +69,22 @@ void on_get(pmix_status_t status, pmix_value_t* value, void* closure) {
   call->mailbox->post(make_answer(status, value));
 }
 
-std::string batch_key(unsigned store, unsigned fence) { return fmt::format("ddp.{}.batch.{}", store, fence); }
+std::string batch_key(unsigned fence) { return fmt::format("ddp.fence.{}", fence); }
 
 std::string node_key(unsigned store, std::string_view key) { return fmt::format("ddp.{}.node.{}", store, key); }
 
+/// Stores and fences of this process, which PMIx counts together: ranks meet in their n-th fence, whatever store it is
+/// of. So after a fence each rank has put its batch, and asking for it ends.
+std::atomic<unsigned> stores_made{0};
+std::atomic<unsigned> fences_begun{0};
+
 /// The values that a rank has put between two fences.
 struct FenceBatch {
+  std::uint32_t store = 0;  ///< among those of the process
   std::map<std::string, Bytes, std::less<>> values{};
 };
 constexpr auto description(const FenceBatch*) {
-  return base::describe({"rank's values in the PMIx store"}, base::fields<&FenceBatch::values>());
+  return base::describe({"rank's values in the PMIx store"}, base::fields<&FenceBatch::store, &FenceBatch::values>());
 }
 
 /// A value to send to this node's server.
@@ -166,11 +172,7 @@ Answer own_copy(const std::string& name_space, int rank, const std::string& key)
 
 }  // namespace
 
-PmixStore::PmixStore(std::unique_ptr<PmixSession> session) : session_(std::move(session)) {
-  // PMIx keeps what was put until the job ends, so a second store of this process must use other keys
-  static std::atomic<unsigned> stores_made{0};
-  number_ = stores_made++;
-}
+PmixStore::PmixStore(std::unique_ptr<PmixSession> session) : session_(std::move(session)) { number_ = stores_made++; }
 
 void PmixStore::put(std::string_view key, std::span<const std::byte> value) {
   check_key(key);
@@ -179,18 +181,19 @@ void PmixStore::put(std::string_view key, std::span<const std::byte> value) {
 }
 
 void PmixStore::fence(Deadline deadline) {
-  const std::string attempted = fmt::format("fence {} of {} ranks over PMIx", fences_ + 1, world_size());
+  const std::string attempted = fmt::format("fence {} of {} ranks over PMIx", fences_.size() + 1, world_size());
   check_usable(!broken_, attempted);
   broken_ = true;  // until proven otherwise
-  ++fences_;
-  FenceBatch own{.values = std::exchange(pending_, {})};
+  const unsigned fence = ++fences_begun;
+  fences_.push_back(fence);
+  FenceBatch own{.store = number_, .values = std::exchange(pending_, {})};
   std::vector<Publication> publications;
   for (auto& [key, value] : std::exchange(pending_on_node_, {})) {
     publications.push_back({.scope = PMIX_LOCAL, .key = node_key(number_, key), .value = std::move(value)});
   }
-  publications.push_back({.scope = PMIX_GLOBAL, .key = batch_key(number_, fences_), .value = base::encode(own)});
+  publications.push_back({.scope = PMIX_GLOBAL, .key = batch_key(fence), .value = base::encode(own)});
   publish(std::move(publications), attempted, deadline);
-  known_[{rank(), fences_}] = std::move(own.values);
+  known_[{rank(), fence}] = std::move(own.values);
 
   const pmix_proc_t everyone = make_proc(session_->name_space(), PMIX_RANK_WILDCARD);
   auto mailbox = std::make_shared<Mailbox<pmix_status_t>>();
@@ -221,12 +224,12 @@ void PmixStore::fence(Deadline deadline) {
 }
 
 std::vector<int> PmixStore::find_absent(const std::string& attempted, Deadline deadline) {
-  const std::string key = batch_key(number_, fences_);
+  const std::string key = batch_key(fences_.back());
   // Ask for a key that no rank has put: a living server answers at once. Do so before asking about the ranks, since
   // libpmix answers several questions about a rank with the first answer that comes.
   const int other = rank() == 0 ? world_size() - 1 : 0;
   const auto sign_of_life =
-      start_get(session_->name_space(), other, batch_key(number_, fences_ + 1), Reach::own_server, deadline);
+      start_get(session_->name_space(), other, batch_key(fences_.back() + 1), Reach::own_server, deadline);
   const bool lives = sign_of_life->wait(Deadline::after(deadline.remaining() / 4)).has_value();
   std::vector<std::shared_ptr<Mailbox<Answer>>> answers;
   for (int rank = 0; rank < world_size(); ++rank) {
@@ -247,10 +250,15 @@ std::vector<int> PmixStore::find_absent(const std::string& attempted, Deadline d
   return absent;
 }
 
-Bytes PmixStore::read_value(int rank, const std::string& name, const std::string& attempted, Deadline deadline) {
+Bytes PmixStore::read_value(int rank, const std::string& name, Where where, const std::string& attempted,
+                            Deadline deadline) {
   std::optional<Answer> answer = own_copy(session_->name_space(), rank, name);
   if (answer->status != PMIX_SUCCESS) {
     answer = start_get(session_->name_space(), rank, name, Reach::own_server, deadline)->wait(deadline);
+  }
+  // Fences of PRRTE, which is Open MPI 5's mpirun, leave values at the nodes of the ranks that put them.
+  if (where == Where::any_node && answer && answer->status == PMIX_ERR_NOT_FOUND) {
+    answer = start_get(session_->name_space(), rank, name, Reach::anywhere, deadline)->wait(deadline);
   }
   if (!answer || answer->status == PMIX_ERR_TIMEOUT) {
     throw Error{{.code = ErrorCode::timeout,
@@ -270,8 +278,16 @@ Bytes PmixStore::read_value(int rank, const std::string& name, const std::string
 const PmixStore::Batch& PmixStore::batch(int rank, unsigned fence, const std::string& attempted, Deadline deadline) {
   const auto known = known_.find({rank, fence});
   if (known != known_.end()) return known->second;
-  const Bytes bytes = read_value(rank, batch_key(number_, fence), attempted, deadline);
-  return known_[{rank, fence}] = base::decode<FenceBatch>(bytes).values;
+  auto batch = base::decode<FenceBatch>(read_value(rank, batch_key(fence), Where::any_node, attempted, deadline));
+  if (batch.store != number_) {
+    throw Error{{.code = ErrorCode::not_found,
+                 .attempted = attempted,
+                 .cause = fmt::format("in this fence the rank was in its store {}, this rank in its store {}",
+                                      batch.store + 1, number_ + 1),
+                 .ranks = {rank},
+                 .hint = "make the same stores, and fence them in the same order, on all ranks"}};
+  }
+  return known_[{rank, fence}] = std::move(batch.values);
 }
 
 Bytes PmixStore::get(int rank, std::string_view key, Deadline deadline) {
@@ -279,8 +295,8 @@ Bytes PmixStore::get(int rank, std::string_view key, Deadline deadline) {
   check_rank(rank, world_size());
   const std::string attempted = fmt::format("getting '{}' of rank {} from the PMIx store", key, rank);
   check_usable(!broken_, attempted);
-  for (unsigned fence = fences_; fence > 0; --fence) {  // the latest values are read most
-    const Batch& values = batch(rank, fence, attempted, deadline);
+  for (auto fence = fences_.rbegin(); fence != fences_.rend(); ++fence) {  // the latest values are read most
+    const Batch& values = batch(rank, *fence, attempted, deadline);
     if (const auto found = values.find(key); found != values.end()) return found->second;
   }
   throw key_not_found(attempted);
@@ -298,7 +314,7 @@ Bytes PmixStore::get_on_node(int rank, std::string_view key, Deadline deadline) 
   check_rank(rank, world_size());
   const std::string attempted = fmt::format("getting '{}' of rank {} on this node from the PMIx store", key, rank);
   check_usable(!broken_, attempted);
-  return read_value(rank, node_key(number_, key), attempted, deadline);
+  return read_value(rank, node_key(number_, key), Where::this_node, attempted, deadline);
 }
 
 }  // namespace ddp::kvs

@@ -42,16 +42,17 @@ class PmixStore final : public KeyValueStore {
   using Batch = std::map<std::string, Bytes, std::less<>>;
 
   std::vector<int> find_absent(const std::string& attempted, Deadline deadline);
-  Bytes read_value(int rank, const std::string& name, const std::string& attempted, Deadline deadline);
+  enum class Where { this_node, any_node };
+  Bytes read_value(int rank, const std::string& name, Where where, const std::string& attempted, Deadline deadline);
   const Batch& batch(int rank, unsigned fence, const std::string& attempted, Deadline deadline);
 
   std::unique_ptr<PmixSession> session_;
   Batch pending_;                                    ///< put since the last fence
   Batch pending_on_node_;                            ///< the same, for ranks of this node
   std::map<std::pair<int, unsigned>, Batch> known_;  ///< by rank and fence: what has been read
+  std::vector<unsigned> fences_;                     ///< of this store, by their numbers in the process
   unsigned number_ = 0;                              ///< among the stores of this process
-  unsigned fences_ = 0;
-  bool broken_ = false;  ///< closed, or a fence has failed
+  bool broken_ = false;                              ///< closed, or a fence has failed
 };
 
 }  // namespace ddp::kvs

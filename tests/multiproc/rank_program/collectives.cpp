@@ -448,4 +448,20 @@ void run_kvs(World& world) {
   check(store.get(0, "round", deadline) == value(0, 2), "the second fence lost a value");
 }
 
+void make_fewer_stores(World& world) {
+  const int last = world.world_size() - 1;
+  if (world.rank() == last) {
+    world.key_value_store().fence(Deadline::after(std::chrono::seconds(60)));
+    return;
+  }
+  try {
+    World second = World::init();
+    second.hostname(last);
+    check(false, "a second World was made without the last rank");
+  } catch (const Error& error) {
+    check(error.code() == ErrorCode::not_found && error.ranks() == std::vector{last},
+          fmt::format("a rank with fewer stores gives: {}", error.what()));
+  }
+}
+
 }  // namespace ddp::test

@@ -23,6 +23,7 @@ const std::map<std::string, std::function<void(ddp::World&, Arguments)>, std::le
       {"ordering", [](ddp::World& world, Arguments) { run_ordering(world); }},
       {"misuse", [](ddp::World& world, Arguments) { run_misuse(world); }},
       {"kvs", [](ddp::World& world, Arguments) { run_kvs(world); }},
+      {"fewer-stores", [](ddp::World& world, Arguments) { make_fewer_stores(world); }},
       {"loop", &loop_all_reduce},
       {"differ", &call_differently},
       {"exchange", &exchange_differently},

@@ -30,6 +30,7 @@ void run_subgroups(World& world);                      ///< groups of some ranks
 void run_ordering(World& world);                       ///< asynchronous work, issue order, crossing transfers
 void run_misuse(World& world);                         ///< wrong arguments are refused before anything is sent
 void run_kvs(World& world);                            ///< values of many sizes through the job's store
+void make_fewer_stores(World& world);                  ///< the last rank makes one World, the others two
 void loop_all_reduce(World& world,
                      Arguments arguments);  ///< SECONDS SIZE [child]: until it fails; with a child process
 void hang_on_purpose(World& world, Arguments arguments);       ///< sleep|stop|spin|elsewhere RANK

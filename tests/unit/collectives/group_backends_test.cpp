@@ -10,6 +10,7 @@
 #include "base/byte_stream.hpp"
 #include "collectives/backend.hpp"
 #include "collectives/group_backends.hpp"
+#include "support/checkout.hpp"
 #include "unit/kvs/rank_threads.hpp"
 
 namespace ddp::collectives {
@@ -23,6 +24,8 @@ GroupMembers three_members() {
           .channel = nullptr,
           .peer_timeout = std::chrono::seconds(1)};
 }
+
+std::string plugin_folder() { return ddp::test::built_file("tests/unit/collectives/plugins"); }
 
 TEST(GroupBackends, RefuseRanksOfAnotherVersion) {
   const GroupMembers members = three_members();
@@ -43,7 +46,7 @@ TEST(GroupBackends, RefuseRanksOfAnotherVersion) {
 TEST(GroupBackends, RefuseAFirstOneThatServesNoCpuTensors) {
   const GroupMembers members = three_members();
   const ConnectOptions connect{.interface_address = "127.0.0.1"};
-  ::setenv("DDP_BACKEND_PATH", TEST_PLUGIN_FOLDER, 1);
+  ::setenv("DDP_BACKEND_PATH", plugin_folder().c_str(), 1);
   GroupBackends backends(BackendChoice::of("test_cuda_only"), members, connect);
   ::unsetenv("DDP_BACKEND_PATH");
   const Bytes all = backends.addresses();
@@ -87,7 +90,7 @@ std::vector<GroupBackend> backends_of_one(const char* word) {
   members.global_ranks = {3};
   members.nodes = {0};
   const ConnectOptions connect{.interface_address = "127.0.0.1"};
-  ::setenv("DDP_BACKEND_PATH", TEST_PLUGIN_FOLDER, 1);
+  ::setenv("DDP_BACKEND_PATH", plugin_folder().c_str(), 1);
   GroupBackends backends(BackendChoice::of(word), members, connect);
   ::unsetenv("DDP_BACKEND_PATH");
   backends.connect({backends.addresses()}, Deadline::after(std::chrono::seconds(10)));
@@ -123,7 +126,7 @@ using ::testing::HasSubstr;
 
 class BackendLoader : public ::testing::Test {
  protected:
-  BackendLoader() { ::setenv("DDP_BACKEND_PATH", TEST_PLUGIN_FOLDER, 1); }
+  BackendLoader() { ::setenv("DDP_BACKEND_PATH", plugin_folder().c_str(), 1); }
   ~BackendLoader() override { ::unsetenv("DDP_BACKEND_PATH"); }
 
   static Error refusal(const std::string& name) {
@@ -146,7 +149,7 @@ TEST_F(BackendLoader, ABackendThatIsNotThere) {
   const Error error = refusal("no_such");
   EXPECT_EQ(error.code(), ErrorCode::unavailable);
   EXPECT_THAT(error.what(), HasSubstr("'no_such'"));
-  EXPECT_THAT(error.what(), HasSubstr(std::string(TEST_PLUGIN_FOLDER) + "/libddp_no_such.so"));
+  EXPECT_THAT(error.what(), HasSubstr(plugin_folder() + "/libddp_no_such.so"));
   EXPECT_THAT(error.hint(), HasSubstr("DDP_BACKEND_PATH"));
   EXPECT_THAT(error.hint(), HasSubstr("host (also called cpu or gloo), nccl"));
   EXPECT_THAT(error.what(), testing::ContainsRegex("/libddp_no_such.so.*; libddp_no_such.so"))

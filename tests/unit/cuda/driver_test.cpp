@@ -16,6 +16,7 @@
 #include "cuda/driver.hpp"
 #include "cuda/memory.hpp"
 #include "cuda/stream.hpp"
+#include "support/checkout.hpp"
 #include "unit/cuda/cuda_fixture.hpp"
 
 namespace ddp::cuda {
@@ -25,10 +26,12 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
+std::string fake_driver() { return ddp::test::built_file("lib/fake_cuda/libcuda.so.1"); }
+
 /// What the probe prints in this environment, which begins as ours.
 std::string probe(const std::string& environment, const std::string& loaded_before = "") {
-  const std::string command =
-      fmt::format("env -u DDP_CUDA_LIBRARY {} '{}' '{}' 2>&1", environment, TEST_PROBE, loaded_before);
+  const std::string command = fmt::format("env -u DDP_CUDA_LIBRARY {} '{}' '{}' 2>&1", environment,
+                                          ddp::test::built_program("cuda_driver_probe"), loaded_before);
   FILE* pipe = popen(command.c_str(), "r");
   if (pipe == nullptr) return "popen";
   std::string text;
@@ -38,16 +41,16 @@ std::string probe(const std::string& environment, const std::string& loaded_befo
   return text;
 }
 
-std::string with_fake(const std::string& more) { return fmt::format("DDP_CUDA_LIBRARY='{}' {}", TEST_FAKE, more); }
+std::string with_fake(const std::string& more) { return fmt::format("DDP_CUDA_LIBRARY='{}' {}", fake_driver(), more); }
 
 TEST(Driver, TakesTheLoadedLibraryThenTheVariableThenTheLoader) {
   const auto found = [](const std::string& text) {
     return std::filesystem::weakly_canonical(text.substr(0, text.find('\n')));
   };
-  const auto fake = std::filesystem::weakly_canonical(TEST_FAKE);
-  const std::string folder = std::filesystem::path(TEST_FAKE).parent_path();
-  EXPECT_EQ(found(probe("DDP_CUDA_LIBRARY=/nowhere/libcuda.so.1", TEST_FAKE)), fake);
-  EXPECT_EQ(found(probe(fmt::format("LD_LIBRARY_PATH=/nowhere DDP_CUDA_LIBRARY='{}'", TEST_FAKE))), fake);
+  const auto fake = std::filesystem::weakly_canonical(fake_driver());
+  const std::string folder = std::filesystem::path(fake_driver()).parent_path();
+  EXPECT_EQ(found(probe("DDP_CUDA_LIBRARY=/nowhere/libcuda.so.1", fake_driver())), fake);
+  EXPECT_EQ(found(probe(fmt::format("LD_LIBRARY_PATH=/nowhere DDP_CUDA_LIBRARY='{}'", fake_driver()))), fake);
   EXPECT_EQ(found(probe(fmt::format("LD_LIBRARY_PATH='{}'", folder))), fake);
   EXPECT_THAT(probe(with_fake("FAKE_CUDA_VERSION=12000")), HasSubstr("\n12000 GPU-"));
 }
@@ -78,10 +81,11 @@ TEST(Driver, SaysWhatWasTriedAndWhatIsWrong) {
   const std::vector<Case> cases{
       {"DDP_CUDA_LIBRARY=/nowhere/libcuda.so.1", {"DDP_CUDA_LIBRARY", "/nowhere/libcuda.so.1", "correct or unset"}},
       {"DDP_CUDA_LIBRARY=" + text.string(), {text.string(), "invalid ELF header"}},
-      {fmt::format("DDP_CUDA_LIBRARY='{}'", TEST_PARTIAL),
-       {TEST_PARTIAL, "CUDA 12.4", "has no ", "cuInit", "cuMemAlloc_v2"}},
+      {fmt::format("DDP_CUDA_LIBRARY='{}'", ddp::test::built_file("tests/unit/cuda/libcuda_partial_driver.so")),
+       {ddp::test::built_file("tests/unit/cuda/libcuda_partial_driver.so"), "CUDA 12.4", "has no ", "cuInit",
+        "cuMemAlloc_v2"}},
       {"DDP_CUDA_LIBRARY=libc.so.6", {"has no cuDriverGetVersion"}},
-      {with_fake("FAKE_CUDA_VERSION=11080"), {TEST_FAKE, "supports CUDA 11.8 at most", "needs 12.0", "525"}},
+      {with_fake("FAKE_CUDA_VERSION=11080"), {fake_driver(), "supports CUDA 11.8 at most", "needs 12.0", "525"}},
       {with_fake("FAKE_CUDA_DEVICES=0"), {"does not start", "CUDA_ERROR_NO_DEVICE (100)", "nvidia-smi"}},
       {with_fake("CUDA_VISIBLE_DEVICES="), {"CUDA_ERROR_NO_DEVICE (100)"}},
       {with_fake("FAKE_CUDA_FAULTS=cuInit"), {"CUDA_ERROR_INVALID_VALUE (1)"}},

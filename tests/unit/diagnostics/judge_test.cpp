@@ -4,6 +4,7 @@
 
 #include "base/slurm_step.hpp"
 #include "diagnostics/environment/rank_environment.hpp"
+#include "support/checkout.hpp"
 
 namespace ddp::diagnostics {
 namespace {
@@ -12,7 +13,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-NcclFile nccl() { return scan_nccl(TEST_NCCL); }
+NcclFile nccl() { return scan_nccl(ddp::test::built_file("tests/unit/diagnostics/nccl/libnccl.so.2")); }
 NcclFile no_nccl() { return {.problem = "none was found"}; }
 
 std::vector<std::string> rules(const Variables& values, const NcclFile& library) {
@@ -127,7 +128,7 @@ TEST(Describe, TheEnvironmentWinsOverAFileAndSaysSo) {
 
 TEST(Describe, ThisProcess) {
   ::setenv("NCCL_ENVIRONMENT_TEST_NAME", "1", 1);
-  const auto source = EnvironmentSource::process(TEST_NCCL);
+  const auto source = EnvironmentSource::process(ddp::test::built_file("tests/unit/diagnostics/nccl/libnccl.so.2"));
   ::unsetenv("NCCL_ENVIRONMENT_TEST_NAME");
   const RankEnvironment own = describe(source, 0, "here", true);
   const auto found = std::find_if(own.variables.begin(), own.variables.end(),

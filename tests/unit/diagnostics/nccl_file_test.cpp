@@ -14,6 +14,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "support/checkout.hpp"
+
 namespace ddp::diagnostics {
 namespace {
 
@@ -21,6 +23,9 @@ namespace fs = std::filesystem;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Pair;
+
+std::string nccl_double() { return ddp::test::built_file("tests/unit/diagnostics/nccl/libnccl.so.2"); }
+std::string plugin_double() { return ddp::test::built_file("tests/unit/diagnostics/nccl/libnccl-net-site.so"); }
 
 /// Of this process: others may run the same tests.
 struct ScratchFolder {
@@ -49,7 +54,7 @@ base::NcclSurroundings surroundings(const fs::path& root,
 }
 
 TEST(NcclFile, NamesAndVersionComeFromTheFile) {
-  const NcclFile file = scan_nccl(TEST_NCCL);
+  const NcclFile file = scan_nccl(nccl_double());
   EXPECT_EQ(file.version, "2.18.3+cuda12.1");
   EXPECT_EQ(file.problem, "");
   EXPECT_THAT(file.names,
@@ -86,7 +91,7 @@ TEST(NcclFile, WhatIsNoLibraryIsSaid) {
   EXPECT_THAT(scan_nccl((where / "absent").string()).problem, HasSubstr("ENOENT"));
   std::string bytes;
   {
-    std::ifstream whole(TEST_NCCL, std::ios::binary);
+    std::ifstream whole(nccl_double(), std::ios::binary);
     bytes.assign(std::istreambuf_iterator<char>(whole), {});
   }
   // Cut anywhere, it is reported, not read beyond its end.
@@ -109,23 +114,23 @@ TEST(NcclFile, TheLoadersIsFoundWithoutLoading) {
   EXPECT_EQ(none.problem, "none was found");
 
   fs::create_directories(root / "usr/lib");
-  fs::copy_file(TEST_NCCL, root / "usr/lib/libnccl.so.2");
+  fs::copy_file(nccl_double(), root / "usr/lib/libnccl.so.2");
   const NcclFile of_system = find_nccl(surroundings(root));
   EXPECT_EQ(of_system.path, "/usr/lib/libnccl.so.2");
   EXPECT_TRUE(of_system.scanned());
 
   fs::create_directories(root / "mine");
-  fs::copy_file(TEST_NCCL, root / "mine/libnccl.so.2");
+  fs::copy_file(nccl_double(), root / "mine/libnccl.so.2");
   const NcclFile mine = find_nccl(surroundings(root, {{"LD_LIBRARY_PATH", "/nowhere::/mine"}}));
   EXPECT_EQ(mine.path, "/mine/libnccl.so.2");
   EXPECT_THAT(mine.found, HasSubstr("LD_LIBRARY_PATH"));
 
-  fs::copy_file(TEST_NCCL, root / "libnccl.so.9");
+  fs::copy_file(nccl_double(), root / "libnccl.so.9");
   EXPECT_EQ(find_nccl(surroundings(root, {{"LD_PRELOAD", "/a.so:/libnccl.so.9"}})).found, "LD_PRELOAD");
   // That of a Python environment is before the loader's.
   const fs::path packages = "venv/lib/python3.11/site-packages/nvidia/nccl/lib";
   fs::create_directories(root / packages);
-  fs::copy_file(TEST_NCCL, root / packages / "libnccl.so.2");
+  fs::copy_file(nccl_double(), root / packages / "libnccl.so.2");
   const NcclFile of_python = find_nccl(surroundings(root, {{"VIRTUAL_ENV", "/venv"}}));
   EXPECT_EQ(of_python.path, "/" + (packages / "libnccl.so.2").string());
   EXPECT_TRUE(of_python.scanned());
@@ -140,9 +145,9 @@ TEST(NcclFile, PluginsReadVariablesToo) {
   const fs::path root = folder("plugins");
   fs::create_directories(root / "usr/lib");
   fs::create_directories(root / "opt");
-  fs::copy_file(TEST_NCCL, root / "usr/lib/libnccl.so.2");
-  fs::copy_file(TEST_NCCL_PLUGIN, root / "opt/libnccl-net-site.so");
-  fs::copy_file(TEST_NCCL_PLUGIN, root / "opt/libnccl-tuner.so");
+  fs::copy_file(nccl_double(), root / "usr/lib/libnccl.so.2");
+  fs::copy_file(plugin_double(), root / "opt/libnccl-net-site.so");
+  fs::copy_file(plugin_double(), root / "opt/libnccl-tuner.so");
   struct Case {
     std::map<std::string, std::string, std::less<>> variables;
     const char* with;  // empty: no plugin
@@ -168,7 +173,7 @@ TEST(NcclFile, TheLoadersCache) {
   const fs::path root = folder("cache");
   fs::create_directories(root / "etc");
   fs::create_directories(root / "opt");
-  fs::copy_file(TEST_NCCL, root / "opt/libnccl.so.2");
+  fs::copy_file(nccl_double(), root / "opt/libnccl.so.2");
   std::string cache = "glibc-ld.so.cache1.1";
   const auto number = [&](std::uint64_t value, int bytes) {
     for (; bytes > 0; --bytes, value >>= 8U) cache += static_cast<char>(value & 0xffU);

@@ -1,6 +1,6 @@
 #include "unit/kernels/place.hpp"
 
-#ifdef DDP_FAKE_CUDA
+#ifdef DDP_HAS_FAKE_CUDA
 #include <array>
 
 #include "cuda/context.hpp"
@@ -14,7 +14,7 @@
 namespace ddp::kernels {
 namespace {
 
-#ifdef DDP_FAKE_CUDA
+#ifdef DDP_HAS_FAKE_CUDA
 class DevicePlace final : public Place {
  public:
   DevicePlace() : context_(cuda::PrimaryContext::retain(0)), scope_(*context_) {}
@@ -63,7 +63,7 @@ class DevicePlace final : public Place {
 
 std::unique_ptr<Place> make_place(const std::string& name, std::string& why) {
   if (name == "host") return std::make_unique<HostPlace>();
-#ifdef DDP_FAKE_CUDA
+#ifdef DDP_HAS_FAKE_CUDA
   use_cuda_under_test();
   if (cuda::device_count() > 0) return std::make_unique<DevicePlace>();
   why = "the CUDA driver shows no device";

@@ -13,6 +13,7 @@
 #include <ddp/deadline.hpp>
 
 #include "base/socket.hpp"
+#include "support/checkout.hpp"
 
 namespace ddp::test {
 namespace {
@@ -31,7 +32,7 @@ constexpr std::chrono::seconds kStartLimit{90};  // the first import of torch re
 
 TorchStoreServer::TorchStoreServer() {
   const char* given = std::getenv("DDP_TORCH_PYTHON");
-  const std::string python = given != nullptr ? given : DDP_SOURCE_DIR "/build/venv/bin/python";
+  const std::string python = given != nullptr ? given : (ddp::test::source_root() / "build/venv/bin/python").string();
   std::array<int, 2> in{};
   std::array<int, 2> out{};
   if (::pipe2(in.data(), O_CLOEXEC) != 0 || ::pipe2(out.data(), O_CLOEXEC) != 0) {

@@ -297,7 +297,7 @@ TEST_F(AgentTest, EndsWithSrun) {
 TEST_F(AgentTest, AFolderThatDoesNotAnswerDoesNotKeepIt) {
   const std::string dead = folder_.string();
   // The loader takes a blank in LD_PRELOAD for a border, and the checkout's path may have one.
-  std::filesystem::create_symlink(DEAD_FOLDER_LIBRARY, folder_ / "dead_folder.so");
+  std::filesystem::create_symlink(ddp::test::built_file("lib/libdead_folder.so"), folder_ / "dead_folder.so");
   ask({"TMPDIR=" + dead, "DEAD_FOLDER=" + dead, "LD_PRELOAD=" + dead + "/dead_folder.so"});
   channel_.reset();
   EXPECT_TRUE(eventually([&] { return !stays(); })) << "Slurm would drain the node: kill task failed";

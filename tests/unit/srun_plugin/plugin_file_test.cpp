@@ -7,6 +7,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "support/checkout.hpp"
+
 namespace ddp::srun_plugin {
 namespace {
 
@@ -20,8 +22,8 @@ using ::testing::UnorderedElementsAre;
 
 /// The lines that @p command writes about the plugin.
 std::vector<std::string> about_plugin(const std::string& command) {
-  const std::unique_ptr<FILE, decltype(&::pclose)> output(::popen((command + " '" DDP_SPANK_PLUGIN "'").c_str(), "r"),
-                                                          &::pclose);
+  const std::string whole = command + " '" + ddp::test::built_file("lib/slurm/spank_ddp.so") + "'";
+  const std::unique_ptr<FILE, decltype(&::pclose)> output(::popen(whole.c_str(), "r"), &::pclose);
   std::vector<std::string> lines;
   char line[1024];
   while (output != nullptr && std::fgets(line, sizeof line, output.get()) != nullptr) {

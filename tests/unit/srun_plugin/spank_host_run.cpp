@@ -45,7 +45,7 @@ SpankHostRun::SpankHostRun(const std::string& context) {
   if (::mkdtemp(name.data()) == nullptr) ADD_FAILURE() << "mkdtemp: " << name;
   folder_ = name;
   fs::create_directory(folder_ / "out");
-  settings_ = {{"plugin", DDP_SPANK_PLUGIN},
+  settings_ = {{"plugin", ddp::test::built_file("lib/slurm/spank_ddp.so")},
                {"helper", ddp::test::built_program("ddp-step")},
                {"out", (folder_ / "out").string()},
                {"context", context}};
@@ -87,7 +87,7 @@ HostResult SpankHostRun::run(const Lines& words) {
     for (const auto& [name, value] : settings_) settings << name << '=' << value << '\n';
   }
   Lines arguments = before_;
-  arguments.emplace_back(DDP_SPANK_HOST);
+  arguments.emplace_back(ddp::test::built_program("spank_host"));
   arguments.insert(arguments.end(), words.begin(), words.end());
   Lines environment{"SPANK_HOST=" + (folder_ / "settings").string()};
   for (const auto& [name, value] : environment_) environment.push_back(name + "=" + value);

@@ -11,6 +11,7 @@
 
 #include "spank_host_run.hpp"
 #include "srun_side/plugin_options.hpp"
+#include "support/checkout.hpp"
 #include "topology/placement/affinity_mask.hpp"
 #include "workers/worker_environment.hpp"
 
@@ -195,7 +196,7 @@ test::HostResult run_with_node(SpankHostRun& srun, SpankHostRun& node) {
   for (const std::string& line : node.seen("before")) assignments += " '" + line + "'";
   const std::string settings = (node.folder() / "settings").string();
   const std::string command = "exec env SPANK_HOST='" + settings + "' SLURM_DDP_STEP=\"$SLURM_DDP_STEP\"" +
-                              assignments + " '" DDP_SPANK_HOST "' --ddp true";
+                              assignments + " '" + ddp::test::built_program("spank_host") + "' --ddp true";
   return srun.run({"--ddp", "-n2", "sh", "-c", command});
 }
 

@@ -15,6 +15,7 @@
 #include <ddp/world.hpp>
 
 #include "kvs/pmix_library.hpp"
+#include "support/checkout.hpp"
 
 namespace ddp {
 namespace {
@@ -44,7 +45,7 @@ void require_nothing_of_pmix(const std::string& when) {
 
 /// As `import mpi4py` does after or before libddp.
 void require_mpi_works(int visibility) {
-  void* const library = ::dlopen(MPI_WITH_OTHER_PMIX, RTLD_NOW | visibility);
+  void* const library = ::dlopen(ddp::test::built_file("lib/libmpi_with_other_pmix.so").c_str(), RTLD_NOW | visibility);
   require(library != nullptr, library == nullptr ? ::dlerror() : "");
   const auto answer = reinterpret_cast<int (*)()>(::dlsym(library, "mpi_answer"));
   require(answer != nullptr && answer() == 42, "the MPI does not call its own PMIx");
@@ -58,7 +59,7 @@ void require_world_alone() {
 
 TEST(PmixOnDemandDeathTest, TheLibraryMapsNothingOfPmix) {
   const auto body = [] {
-    require(::dlopen(LIBDDP, RTLD_NOW) != nullptr, "libddp.so does not load");
+    require(::dlopen(ddp::test::built_file("lib/libddp.so").c_str(), RTLD_NOW) != nullptr, "libddp.so does not load");
     require_nothing_of_pmix("loaded");
     require_world_alone();
     require_nothing_of_pmix("in a world of one");
@@ -69,7 +70,8 @@ TEST(PmixOnDemandDeathTest, TheLibraryMapsNothingOfPmix) {
 
 TEST(PmixOnDemandDeathTest, AnMpiThatComesLaterFindsItsOwnPmix) {
   const auto body = [] {
-    require(::dlopen(LIBDDP, RTLD_NOW | RTLD_GLOBAL) != nullptr, "libddp.so does not load");
+    require(::dlopen(ddp::test::built_file("lib/libddp.so").c_str(), RTLD_NOW | RTLD_GLOBAL) != nullptr,
+            "libddp.so does not load");
     require_world_alone();
     require_mpi_works(RTLD_LOCAL);
     ::_exit(0);
@@ -80,7 +82,7 @@ TEST(PmixOnDemandDeathTest, AnMpiThatComesLaterFindsItsOwnPmix) {
 TEST(PmixOnDemandDeathTest, AnMpiThatWasThereBeforeKeepsItsOwnPmix) {
   const auto body = [] {
     require_mpi_works(RTLD_GLOBAL);
-    require(::dlopen(LIBDDP, RTLD_NOW) != nullptr, "libddp.so does not load");
+    require(::dlopen(ddp::test::built_file("lib/libddp.so").c_str(), RTLD_NOW) != nullptr, "libddp.so does not load");
     require_world_alone();
     require_mpi_works(RTLD_GLOBAL);
     ::_exit(0);

@@ -8,6 +8,7 @@
 #include <ddp/batch.hpp>
 
 #include "collectives/group_backends.hpp"
+#include "support/checkout.hpp"
 #include "unit/collectives/backend_ranks.hpp"
 #include "unit/collectives/checked_call.hpp"
 #include "unit/collectives/engine/inline_backend.hpp"
@@ -28,7 +29,7 @@ constexpr int kRanks = 3;
 
 class ExampleBackend : public testing::Test {
  protected:
-  ExampleBackend() { ::setenv("DDP_BACKEND_PATH", EXAMPLE_BACKEND_FOLDER, 1); }
+  ExampleBackend() { ::setenv("DDP_BACKEND_PATH", ddp::test::built_file("tests/unit/collectives/engine").c_str(), 1); }
   ~ExampleBackend() override { ::unsetenv("DDP_BACKEND_PATH"); }
 
   /// The same on each rank of a group, on a thread each.

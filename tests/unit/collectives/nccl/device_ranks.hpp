@@ -11,6 +11,7 @@
 #include "cuda/driver.hpp"
 #include "cuda/memory.hpp"
 #include "cuda/stream.hpp"
+#include "support/checkout.hpp"
 #include "support/fake_cuda/fake_cuda.hpp"
 #include "support/fake_nccl/fake_nccl.hpp"
 #include "unit/collectives/backend_ranks.hpp"
@@ -18,23 +19,30 @@
 
 namespace ddp::collectives::testing {
 
+inline std::string fake_cuda_library() { return ddp::test::built_file("lib/fake_cuda/libcuda.so.1"); }
+inline std::string fake_nccl_library() { return ddp::test::built_file("lib/fake_nccl/libnccl.so.2"); }
+
 /// A function of one of the doubles.
 template <class Function>
-Function* double_function(const char* library, const char* name) {
-  void* const handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);
+Function* double_function(const std::string& library, const char* name) {
+  void* const handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
   void* const found = handle != nullptr ? dlsym(handle, name) : nullptr;
   if (found == nullptr) throw std::runtime_error(dlerror());
   return reinterpret_cast<Function*>(found);
 }
-#define FAKE_CUDA(name) (::ddp::collectives::testing::double_function<decltype(name)>(DDP_FAKE_CUDA, #name))
-#define FAKE_NCCL(name) (::ddp::collectives::testing::double_function<decltype(name)>(DDP_FAKE_NCCL, #name))
+#define FAKE_CUDA(name)                                                                                           \
+  (::ddp::collectives::testing::double_function<decltype(name)>(::ddp::collectives::testing::fake_cuda_library(), \
+                                                                #name))
+#define FAKE_NCCL(name)                                                                                           \
+  (::ddp::collectives::testing::double_function<decltype(name)>(::ddp::collectives::testing::fake_nccl_library(), \
+                                                                #name))
 
 inline constexpr int kDevices = 8;
 
 /// Before the first use of either.
 inline void use_doubles() {
-  setenv("DDP_CUDA_LIBRARY", DDP_FAKE_CUDA, 1);
-  setenv("DDP_NCCL_LIBRARY", DDP_FAKE_NCCL, 1);
+  setenv("DDP_CUDA_LIBRARY", fake_cuda_library().c_str(), 1);
+  setenv("DDP_NCCL_LIBRARY", fake_nccl_library().c_str(), 1);
   setenv("FAKE_CUDA_DEVICES", std::to_string(kDevices).c_str(), 1);
   setenv("FAKE_CUDA_MEMORY_MIB", "64", 1);
   setenv("DDP_NCCL_STUCK_AFTER", "1", 1);

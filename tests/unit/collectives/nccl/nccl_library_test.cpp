@@ -11,6 +11,8 @@
 
 #include <ddp/error.hpp>
 
+#include "support/checkout.hpp"
+
 namespace ddp::collectives::nccl {
 namespace {
 
@@ -18,7 +20,9 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 namespace fs = std::filesystem;
 
-std::string library(const std::string& name) { return std::string(TEST_LIBRARY_FOLDER) + "/libnccl_" + name + ".so"; }
+std::string library(const std::string& name) {
+  return ddp::test::built_file("tests/unit/collectives/nccl/libraries/libnccl_" + name + ".so");
+}
 
 base::NcclSurroundings surroundings(std::map<std::string, std::string, std::less<>> variables,
                                     std::vector<std::string> loaded = {}, std::string program = "/usr/bin/train") {
@@ -102,16 +106,17 @@ TEST(NcclCandidates, NothingIsTakenFromWhereTheProgramHappensToBe) {
   auto python = surroundings({}, {}, "../bin/python3.11");
   python.python_prefix = root;
   EXPECT_THAT(files(python), ElementsAre(fs::canonical(packages) / "nvidia/nccl/lib/libnccl.so.2", "libnccl.so.2"));
-  const auto relative = fs::relative(TEST_NCCL_2_18, fs::current_path()).string();
+  const auto relative =
+      fs::relative(ddp::test::built_file("lib/fake_nccl_2_18/libnccl.so.2"), fs::current_path()).string();
   EXPECT_THAT(problem(surroundings({{"DDP_NCCL_LIBRARY", relative}})), HasSubstr("is a relative path"));
   fs::current_path(before);
 }
 
 TEST(NcclLibrary, OpensWhatTheVariableNames) {
-  const NcclLibrary old{surroundings({{"DDP_NCCL_LIBRARY", TEST_NCCL_2_18}})};
+  const NcclLibrary old{surroundings({{"DDP_NCCL_LIBRARY", ddp::test::built_file("lib/fake_nccl_2_18/libnccl.so.2")}})};
   EXPECT_EQ(old.found(), "DDP_NCCL_LIBRARY");
   EXPECT_EQ(version_text(old.version()), "2.18.5");
-  EXPECT_TRUE(fs::equivalent(old.file(), TEST_NCCL_2_18));
+  EXPECT_TRUE(fs::equivalent(old.file(), ddp::test::built_file("lib/fake_nccl_2_18/libnccl.so.2")));
   // Functions that came later are missing, and only these.
   each_function([&](auto member, const char* name, int since) {
     EXPECT_EQ(old.functions().*member == nullptr, since > old.version()) << name;

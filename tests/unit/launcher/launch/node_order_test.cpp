@@ -67,6 +67,7 @@ TEST(AgentStepCommand, TakesTheFirstNodesOfTheOrder) {
   EXPECT_THAT(command, Contains("--distribution=arbitrary"));
   EXPECT_THAT(command, Contains("--ntasks=2"));
   EXPECT_THAT(command, Not(Contains("--ntasks-per-node=1")));
+  EXPECT_THAT(command, Not(Contains(HasSubstr("--nodes"))));
   const auto plain = agent_step_command({2}, "/bin/ddprun", {"train.py"}, "none");
   EXPECT_THAT(plain, Contains("--ntasks-per-node=1"));
   EXPECT_THAT(plain, Not(Contains(HasSubstr("--nodelist"))));

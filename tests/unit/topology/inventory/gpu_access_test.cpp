@@ -90,7 +90,7 @@ TEST_F(GpuFactsTest, TasksThatAllSeeGpuZeroAreToldApartByItsAddress) {
                                    std::filesystem::perms{gpu == task ? 0600U : 0U});
     }
     set("CGROUP", std::to_string(task));
-    const Nvml nvml{FAKE_NVML_LIBRARY};
+    const Nvml nvml{fake_nvml()};
     ASSERT_EQ(nvml.gpus().size(), 1U);
     EXPECT_EQ(nvml.gpus()[0].index, 0);
     EXPECT_EQ(nvml.gpus()[0].pci, at(own.c_str()));

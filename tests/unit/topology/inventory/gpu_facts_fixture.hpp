@@ -8,6 +8,7 @@
 
 #include <gtest/gtest.h>
 
+#include "support/checkout.hpp"
 #include "topology/inventory/gpu_facts.hpp"
 #include "topology/inventory/nvml.hpp"
 #include "unit/topology/fake_root.hpp"
@@ -21,6 +22,9 @@ inline constexpr auto kAcceleratorClass = "0x120000";
 inline constexpr auto kNvidia = "0x10de";
 inline constexpr auto kAmd = "0x1002";
 inline constexpr auto kIntel = "0x8086";
+
+inline std::string fake_nvml() { return ddp::test::built_file("lib/libfake_nvml.so"); }
+inline std::string old_fake_nvml() { return ddp::test::built_file("lib/libfake_nvml_old.so"); }
 
 inline PciAddress at(const char* text) { return PciAddress::parse(text).value(); }
 

@@ -13,7 +13,7 @@ using testing::IsEmpty;
 TEST_F(GpuFactsTest, NvmlTellsNameUuidAndNumber) {
   set("COUNT", "2");
   nvidia_gpu("0000:20:00.0");
-  const Nvml nvml{FAKE_NVML_LIBRARY};
+  const Nvml nvml{fake_nvml()};
   const auto facts = all_facts(&nvml);
   ASSERT_EQ(facts.gpus.size(), 2U) << "also a GPU that /sys does not show, and none twice";
   EXPECT_EQ(facts.gpus[0].pci, at("0000:10:00.0"));
@@ -31,7 +31,7 @@ TEST_F(GpuFactsTest, GpuThatNvmlDeniesIsHiddenAndNumbersStay) {
   set("COUNT", "3");
   set("DENIED", "1");
   for (const char* address : {"0000:10:00.0", "0000:20:00.0", "0000:30:00.0"}) nvidia_gpu(address);
-  const Nvml nvml{FAKE_NVML_LIBRARY};
+  const Nvml nvml{fake_nvml()};
   const auto hidden = fact("0000:20:00.0", &nvml);
   EXPECT_FALSE(hidden.visible);
   EXPECT_THAT(hidden.hidden_reason, HasSubstr("NVML does not show it"));
@@ -45,7 +45,7 @@ TEST_F(GpuFactsTest, ReasonsThatAreNotNvmlsComeFirst) {
   nvidia_gpu("0000:20:00.0", "");
   nvidia_gpu("0000:30:00.0", "nouveau");
   set("COUNT", "0");
-  const Nvml nvml{FAKE_NVML_LIBRARY};
+  const Nvml nvml{fake_nvml()};
   for (const Nvml* source : {static_cast<const Nvml*>(nullptr), &nvml}) {
     EXPECT_EQ(fact("0000:10:00.0", source).hidden_reason, "given to a virtual machine (vfio-pci)");
     EXPECT_EQ(fact("0000:20:00.0", source).hidden_reason, "no driver is bound to it");
@@ -59,7 +59,7 @@ TEST_F(GpuFactsTest, ReasonsThatAreNotNvmlsComeFirst) {
 TEST_F(GpuFactsTest, MigPartsWithTheirNames) {
   set("COUNT", "1");
   set("MIG", "2");
-  const Nvml nvml{FAKE_NVML_LIBRARY};
+  const Nvml nvml{fake_nvml()};
   const auto gpu = fact("0000:10:00.0", &nvml);
   ASSERT_EQ(gpu.mig.size(), 2U) << "numbers of parts have gaps";
   EXPECT_EQ(gpu.mig[0].uuid, "MIG-0-1");
@@ -71,7 +71,7 @@ TEST_F(GpuFactsTest, MigPartsWithTheirNames) {
 TEST_F(GpuFactsTest, GpuWithMigButNoPartForUsIsHidden) {
   set("COUNT", "1");
   set("MIG", "0");
-  const Nvml nvml{FAKE_NVML_LIBRARY};
+  const Nvml nvml{fake_nvml()};
   const auto gpu = fact("0000:10:00.0", &nvml);
   EXPECT_FALSE(gpu.visible);
   EXPECT_THAT(gpu.hidden_reason, HasSubstr("MIG"));

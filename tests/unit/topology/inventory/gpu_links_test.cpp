@@ -23,7 +23,7 @@ TEST_F(GpuFactsTest, SwitchedLinksConnectAllGpusAtTheSmallerSum) {
   set("COUNT", "4");
   set("SWITCH_LINKS", "18");
   set("LINK_VERSION", "6");
-  const Nvml nvml{FAKE_NVML_LIBRARY};
+  const Nvml nvml{fake_nvml()};
   const auto facts = all_facts(&nvml);
   EXPECT_EQ(facts.links.size(), 12U) << "4 GPUs, each to 3 others";
   EXPECT_DOUBLE_EQ(bandwidth(facts, "0000:10:00.0", "0000:20:00.0"), 18 * 25000);
@@ -37,7 +37,7 @@ TEST_F(GpuFactsTest, DirectLinksCountForTheirPeerOnly) {
   set("PEER_LINKS", "4");
   set("LINK_VERSION", "5");
   set("DENIED", "2");
-  const Nvml nvml{FAKE_NVML_LIBRARY};
+  const Nvml nvml{fake_nvml()};
   auto facts = all_facts(&nvml);
   EXPECT_EQ(facts.links.size(), 2U) << "nothing is known about the third GPU";
   EXPECT_DOUBLE_EQ(bandwidth(facts, "0000:10:00.0", "0000:20:00.0"), 4 * 25000);
@@ -54,12 +54,12 @@ TEST_F(GpuFactsTest, BandwidthFollowsTheNumberOfTheLinkVersion) {
                                                      {"5", 25000}, {"6", 25000}, {"7", 50000}};
   for (const auto& [version, expected] : versions) {
     set("LINK_VERSION", version);
-    const Nvml nvml{FAKE_NVML_LIBRARY};
+    const Nvml nvml{fake_nvml()};
     EXPECT_DOUBLE_EQ(bandwidth(all_facts(&nvml), "0000:10:00.0", "0000:20:00.0"), expected)
         << "nvmlNvlinkVersion_t " << version;
   }
   set("CAPABILITY", "9");
-  const Nvml nvml{FAKE_NVML_LIBRARY};
+  const Nvml nvml{fake_nvml()};
   EXPECT_DOUBLE_EQ(bandwidth(all_facts(&nvml), "0000:10:00.0", "0000:20:00.0"), 25000)
       << "no GPU of Hopper's has NVLink 5";
 }
@@ -69,7 +69,7 @@ TEST_F(GpuFactsTest, OldLibraryTellsSwitchesByTheirPciClass) {
   set("SWITCH_LINKS", "6");
   set("LINK_VERSION", "2");
   set("MIG", "2");
-  const Nvml nvml{FAKE_NVML_OLD_LIBRARY};
+  const Nvml nvml{old_fake_nvml()};
   EXPECT_THAT(all_facts(&nvml).links, IsEmpty()) << "what is at the other end is not known";
   root.pci("0000:f8:00.0", "0x068000", kNvidia, "nvidia-nvswitch");
   const auto facts = all_facts(&nvml);
@@ -83,7 +83,7 @@ TEST_F(GpuFactsTest, OldLibraryTellsPeersByTheirAddress) {
   set("COUNT", "2");
   set("PEER_LINKS", "2");
   set("LINK_VERSION", "1");
-  const Nvml nvml{FAKE_NVML_OLD_LIBRARY};
+  const Nvml nvml{old_fake_nvml()};
   const auto facts = all_facts(&nvml);
   EXPECT_DOUBLE_EQ(bandwidth(facts, "0000:20:00.0", "0000:10:00.0"), 2 * 20000);
 }

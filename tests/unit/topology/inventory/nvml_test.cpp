@@ -38,7 +38,7 @@ TEST_F(GpuFactsTest, NvmlThatCannotBeOpenedSaysWhy) {
   EXPECT_THAT(foreign->cause(), HasSubstr("nvmlShutdown"));
 
   set("INIT", "9");
-  for (const char* library : {FAKE_NVML_LIBRARY, FAKE_NVML_OLD_LIBRARY}) {
+  for (const std::string& library : {fake_nvml(), old_fake_nvml()}) {
     const auto no_driver = problem_of(library);
     ASSERT_TRUE(no_driver);
     EXPECT_EQ(no_driver->code(), ErrorCode::unavailable);
@@ -56,7 +56,7 @@ TEST_F(GpuFactsTest, LibraryIsStoppedOnceAndNotBeforeItsOwnerGoes) {
     return text.str();
   };
   {
-    Nvml first{FAKE_NVML_LIBRARY};
+    Nvml first{fake_nvml()};
     const Nvml second = std::move(first);
     EXPECT_EQ(lines(), "start\n");
     EXPECT_EQ(second.gpus().size(), 1U);
@@ -66,13 +66,13 @@ TEST_F(GpuFactsTest, LibraryIsStoppedOnceAndNotBeforeItsOwnerGoes) {
 
 TEST_F(GpuFactsTest, HealthIsThatOfEachGpu) {
   set("COUNT", "2");
-  EXPECT_EQ(Nvml{FAKE_NVML_LIBRARY}.health().at(0), (GpuHealth{.name = "GPU-0"}));  // what is not told is healthy
+  EXPECT_EQ(Nvml{fake_nvml()}.health().at(0), (GpuHealth{.name = "GPU-0"}));  // what is not told is healthy
   set("ECC", "3");
   set("REMAP", "3");
   set("SLOWDOWN", "72");
   set("PERSISTENCE", "0");
   for (const bool old : {false, true}) {  // one without rows that can be replaced
-    const auto gpus = Nvml{old ? FAKE_NVML_OLD_LIBRARY : FAKE_NVML_LIBRARY}.health();
+    const auto gpus = Nvml{old ? old_fake_nvml() : fake_nvml()}.health();
     ASSERT_EQ(gpus.size(), 2U);
     EXPECT_EQ(gpus[0], (GpuHealth{.name = "GPU-0",
                                   .uncorrected_errors = 3,
@@ -82,38 +82,38 @@ TEST_F(GpuFactsTest, HealthIsThatOfEachGpu) {
                                   .persistent = false}));
     EXPECT_EQ(gpus[1], (GpuHealth{.name = "GPU-1", .persistent = false}));
   }
-  EXPECT_EQ(ask_gpu_health(Deadline::after(std::chrono::seconds(30)), FAKE_NVML_LIBRARY).size(), 2U);
+  EXPECT_EQ(ask_gpu_health(Deadline::after(std::chrono::seconds(30)), fake_nvml()).size(), 2U);
   EXPECT_TRUE(ask_gpu_health(Deadline::after(std::chrono::seconds(30)), "/nonexistent/libnvidia-ml.so.1").empty());
 }
 
 TEST_F(GpuFactsTest, TheFabricIsThatOfNvswitches) {
   set("COUNT", "2");
-  EXPECT_EQ(Nvml{FAKE_NVML_LIBRARY}.health().at(0).fabric, FabricState::none);
+  EXPECT_EQ(Nvml{fake_nvml()}.health().at(0).fabric, FabricState::none);
   set("FABRIC", "2");
   set("FABRIC_ERROR", "9");  // counts only when it is completed
-  const auto joining = Nvml{FAKE_NVML_LIBRARY}.health();
+  const auto joining = Nvml{fake_nvml()}.health();
   EXPECT_EQ(joining.at(0).fabric, FabricState::in_progress);
   EXPECT_EQ(joining.at(0).fabric_error, 0);
   EXPECT_EQ(joining.at(1).fabric, FabricState::completed);
   EXPECT_EQ(joining.at(1).cluster, "");
   set("FABRIC", "3");
   set("CLUSTER", "5");
-  const GpuHealth joined = Nvml{FAKE_NVML_LIBRARY}.health().at(0);
+  const GpuHealth joined = Nvml{fake_nvml()}.health().at(0);
   EXPECT_EQ(joined.fabric_error, 9);
   EXPECT_EQ(joined.cluster, "00000000000000000000000000000005");
   EXPECT_EQ(joined.clique, 7);
   set("FABRIC", "4");  // what it does not know
-  EXPECT_EQ(Nvml{FAKE_NVML_LIBRARY}.health().at(0).fabric, FabricState::none);
-  EXPECT_EQ(Nvml{FAKE_NVML_OLD_LIBRARY}.health().at(1).fabric, FabricState::none);
+  EXPECT_EQ(Nvml{fake_nvml()}.health().at(0).fabric, FabricState::none);
+  EXPECT_EQ(Nvml{old_fake_nvml()}.health().at(1).fabric, FabricState::none);
 }
 
 TEST_F(GpuFactsTest, ADriverThatHangsIsNotWaitedFor) {
   set("COUNT", "2");
-  ASSERT_EQ(ask_nvml(Deadline::after(std::chrono::seconds(30)), FAKE_NVML_LIBRARY).value().size(), 2U);
+  ASSERT_EQ(ask_nvml(Deadline::after(std::chrono::seconds(30)), fake_nvml()).value().size(), 2U);
   EXPECT_FALSE(ask_nvml(Deadline::after(std::chrono::seconds(30)), "/nonexistent/libnvidia-ml.so.1"));
   set("HANG", "1");
   const auto begin = Deadline::Clock::now();
-  EXPECT_FALSE(ask_nvml(Deadline::after(std::chrono::milliseconds(500)), FAKE_NVML_LIBRARY));
+  EXPECT_FALSE(ask_nvml(Deadline::after(std::chrono::milliseconds(500)), fake_nvml()));
   EXPECT_LT(Deadline::Clock::now() - begin, std::chrono::seconds(10));
 }
 
