@@ -1,4 +1,4 @@
-// Several operations of a process group that start as one.
+// Several operations of a process group that start together.
 #pragma once
 
 #include <cstdint>
@@ -10,24 +10,24 @@
 
 namespace ddp {
 
-/// Collects operations; start() hands them to the group together. Either sends and receives, which all run at the same
-/// time, or collectives, with the same list on all ranks. All tensors are on devices of one type.
+/// Collects operations; start() hands them to the group together. A batch has either sends and receives, which all run
+/// at the same time, or collectives, the same list on all ranks. All tensors are on devices of one type.
 ///
 ///     Work exchanged = Batch(group).send(mine, right).recv(theirs, left).start();
 ///
-/// Arguments are those of ProcessGroup, and wrong ones throw Error(invalid_argument) when they are added. Used by one
+/// Arguments are those of ProcessGroup; invalid ones throw Error(invalid_argument) when they are added. Used by one
 /// thread at a time.
 class Batch {
  public:
   /// An empty batch for @p group.
   explicit Batch(ProcessGroup group) : group_(std::move(group)) {}
-  /// For sends and receives that together are a call of another name, which messages then show. @param call static
-  /// text, as "all_to_all". @param row elements of a row, if that call has rows; else 0.
+  /// For sends and receives that together implement another call, whose name messages then show. @param call static
+  /// text such as "all_to_all". @param row elements of a row, if that call has rows; else 0.
   Batch(ProcessGroup group, const char* call, std::size_t row) : group_(std::move(group)), call_(call), row_(row) {}
 
   /// @{
   /// Adds an operation, with the arguments of ProcessGroup's function of that name. @return this batch.
-  /// Throws Error(invalid_argument) as that function.
+  /// Throws Error(invalid_argument) like that function.
   Batch& all_reduce(const TensorView& tensor, ReduceOp op = ReduceOp::sum);
   Batch& broadcast(const TensorView& tensor, int root);
   Batch& reduce(const TensorView& tensor, int root, ReduceOp op = ReduceOp::sum);
@@ -43,8 +43,8 @@ class Batch {
 
   std::size_t size() const noexcept { return operations_.size(); }  ///< operations added since the last start()
 
-  /// Starts what was added since the last start(); finished when the last operation is, failed when one fails. Throws
-  /// Error(invalid_argument) for an empty batch, and for one that mixes what cannot start together.
+  /// Starts what was added since the last start(). The Work finishes when the last operation does, and fails when one
+  /// fails. Throws Error(invalid_argument) for an empty batch, and for operations that cannot start together.
   Work start(CallOptions options = {});
 
  private:

@@ -1,4 +1,4 @@
-// Brings a model's and an optimizer's state from one rank to all, after a comparison of what they are.
+// Copies a model's and an optimizer's state from one rank to all, after comparing its layout.
 #pragma once
 
 #include <optional>
@@ -16,11 +16,11 @@ struct NamedTensor {
   TensorView tensor;  ///< contiguous, in the caller's memory
 };
 
-/// Copies @p root's parameters, buffers and optimizer state to all ranks; counters of steps and learning rates are
-/// tensors of one element. First compares names, shapes and element types, in order: where they differ, every rank
-/// throws Error(mismatch) with the first that does, and nothing has been copied. An optimizer that makes its state in
-/// its first step must have made it on all ranks. Collective; packs as broadcast_coalesced.
-/// @param stream that fills CUDA tensors; default: the device's default stream.
+/// Copies @p root's parameters, buffers and optimizer state to all ranks; step counters and learning rates are tensors
+/// of one element. First compares names, shapes and element types, in order: if they differ, every rank throws
+/// Error(mismatch) with the first difference, and nothing has been copied. An optimizer that creates its state in its
+/// first step must have done so on all ranks. Collective; packs like broadcast_coalesced.
+/// @param stream the stream that fills CUDA tensors; default: the device's default stream.
 void broadcast_state(ProcessGroup& group, std::span<const NamedTensor> tensors, int root = 0,
                      std::optional<Stream> stream = {});
 

@@ -1,4 +1,4 @@
-// Values that libddp stores and sends without looking into them.
+// Values that libddp stores and sends without interpreting them.
 #pragma once
 
 #include <cstddef>

@@ -13,7 +13,7 @@ namespace ddp {
 /// Thread-safety: like a std::vector.
 class CpuSet {
  public:
-  /// Linux numbers processors below 8192 (CONFIG_NR_CPUS); larger numbers are mistakes.
+  /// The largest accepted number. Linux numbers processors below 8192 (CONFIG_NR_CPUS).
   static constexpr int kLargest = 65535;
 
   CpuSet() = default;

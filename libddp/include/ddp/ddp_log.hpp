@@ -1,4 +1,4 @@
-// What a Reducer knows of itself and its steps, by the names of PyTorch's DDP logging data.
+// What a Reducer records about itself and its steps, under the names of PyTorch's DDP logging data.
 #pragma once
 
 #include <cstddef>
@@ -8,12 +8,12 @@
 
 namespace ddp {
 
-/// What a Reducer is to note, and what only its adapter knows.
+/// What a Reducer records, and what only its adapter knows.
 struct DdpLogOptions {
-  /// Runtime fields are of the steps 1 to 10, and then of each sample_rate-th. At least 1.
+  /// Runtime fields are recorded in steps 1 to 10, then in every sample_rate-th. At least 1.
   std::uint64_t sample_rate = 100;
-  /// In those steps ranks exchange how long they waited: one more gather of 8 bytes. Equal on all ranks. Not with
-  /// parameters on CUDA devices, where finalize does not wait.
+  /// In those steps ranks exchange how long they waited: one more gather of 8 bytes. Equal on all ranks. Not supported
+  /// for parameters on CUDA devices, where finalize does not wait.
   bool find_straggler = false;
   std::string module_name{};            ///< class of the module
   std::string device_ids{};             ///< "0", or empty
@@ -24,19 +24,19 @@ struct DdpLogOptions {
 };
 
 /// The fields of PyTorch's `_get_ddp_logging_data`, under its names, and some of libddp's. Lists are separated by ", ".
-/// Times in ns of a clock without epoch, durations in ns; 0: unknown. The JSON omits fields without a value.
+/// Times and durations are in ns, times on a clock without epoch; 0: unknown. The JSON omits fields without a value.
 struct DdpLog {
   /// @{
   /// Known at construction.
   std::int64_t world_size = 0;
   std::int64_t rank = 0;
   std::string module_name;
-  std::int64_t iteration = 0;  ///< the step that the runtime fields are of; 0: none yet
+  std::int64_t iteration = 0;  ///< the step that the runtime fields describe; 0: none yet
   bool is_multi_device_module = false;
-  std::int64_t num_parameter_tensors = 0;  ///< that are averaged
+  std::int64_t num_parameter_tensors = 0;  ///< those that are averaged
   std::int64_t total_parameter_size_bytes = 0;
   std::string dtypes;
-  std::string bucket_sizes;  ///< bytes, before they are rebuilt
+  std::string bucket_sizes;  ///< bytes, before buckets are rebuilt
   std::string device_ids;
   std::int64_t output_device = -1;
   bool broadcast_buffers = false;
@@ -45,7 +45,7 @@ struct DdpLog {
   bool find_unused_parameters = false;
   bool gradient_as_bucket_view = false;
   std::string backend_name;
-  std::optional<bool> static_graph;  ///< if it is set
+  std::optional<bool> static_graph;  ///< if set
   /// @}
   /// @{
   /// The environment variable of that name; "N/A" if unset.
@@ -53,18 +53,18 @@ struct DdpLog {
   std::string master_port;
   std::string torch_distributed_debug;
   std::string cuda_visible_devices;
-  std::optional<std::string> nccl_socket_ifname;  ///< and those below: if parameters are on CUDA devices
+  std::optional<std::string> nccl_socket_ifname;  ///< this and those below: only for parameters on CUDA devices
   std::optional<std::string> nccl_blocking_wait;
   std::optional<std::string> nccl_async_error_handling;
   std::optional<std::string> nccl_debug;
   std::optional<std::string> nccl_nthreads;
   std::optional<std::string> nccl_ib_timeout;
-  std::optional<std::string> gloo_socket_ifname;  ///< and those below: if not
+  std::optional<std::string> gloo_socket_ifname;  ///< this and those below: only for parameters on the CPU
   std::optional<std::string> gloo_device_transport;
   std::optional<std::string> gloo_num_threads;
   /// @}
   /// @{
-  /// The last sampled step.
+  /// From the last sampled step.
   std::int64_t unused_parameter_size = 0;  ///< bytes, on this rank
   std::int64_t num_buckets_reduced = 0;    ///< buckets that ranks exchanged; skip_all_reduce_unused leaves some out
   bool has_rebuilt_buckets = false;
@@ -73,7 +73,7 @@ struct DdpLog {
   std::string prev_iteration_grad_ready_order_indices;  ///< of this rank
   std::int64_t forward_compute_time = 0;                ///< from start_forward() to prepare_for_backward()
   std::int64_t backward_compute_time = 0;               ///< prepare_for_backward() to finalize()
-  /// First bucket launched to the end of finalize(). This, and what else is about communication, is not known with
+  /// From the first bucket's launch to the end of finalize(). This and all other communication times are unknown for
   /// parameters on CUDA devices, where finalize() does not wait.
   std::int64_t backward_comm_time = 0;
   std::int64_t backward_compute_comm_overlap_time = 0;
@@ -92,14 +92,14 @@ struct DdpLog {
   bool has_error = false;
   std::optional<std::string> error;  ///< the last one
   /// @}
-  double hidden_communication_share = 0;  ///< overlap by communication; 0 to 1
-  std::int64_t straggler_rank = -1;       ///< world rank that the others waited for most; -1: not asked for, or GPUs
-  std::int64_t straggler_delay = 0;       ///< how much longer than it another rank waited
+  double hidden_communication_share = 0;  ///< overlap divided by communication; 0 to 1
+  std::int64_t straggler_rank = -1;       ///< world rank that the others waited for most; -1: not requested, or CUDA
+  std::int64_t straggler_delay = 0;       ///< by how much another rank's wait exceeded the straggler's
 };
 
-/// One object with the fields' names. Truth values are 0 and 1.
+/// One JSON object, keyed by the fields' names. Booleans are 0 and 1.
 std::string to_json(const DdpLog& log);
-/// One line for people.
+/// One human-readable line.
 std::string summary(const DdpLog& log);
 
 }  // namespace ddp

@@ -1,5 +1,5 @@
-// An absolute point in time after which waiting stops. Handed down through every call that may block, so that a limit
-// given at the top holds for the sum of all steps below it.
+// An absolute point in time after which waiting stops. Every call that may block hands it down, so that a limit given
+// at the top holds for the sum of all steps below it.
 #pragma once
 
 #include <algorithm>
@@ -7,8 +7,8 @@
 
 namespace ddp {
 
-/// The steady clock without the time in which this process was stopped: by SIGSTOP, by a debugger, or by Slurm, which
-/// stops whole jobs (gang scheduling, scontrol suspend). So a deadline does not pass while the process cannot act. Up
+/// The steady clock minus the time in which this process was stopped: by SIGSTOP, by a debugger, or by Slurm, which
+/// stops whole jobs (gang scheduling, scontrol suspend). A deadline thus does not pass while the process cannot act. Up
 /// to 0.75 s of a stop may count. Stops are noticed while the process has a World or a process group. Thread-safe.
 class RunningClock {
  public:
@@ -24,12 +24,12 @@ class RunningClock {
   /// @}
 };
 
-/// A moment on the clock of this process. Value type; there is deliberately no "never".
+/// A moment on this process's clock. Value type; there is deliberately no "never".
 class Deadline {
  public:
   using Clock = RunningClock;  ///< pauses while this process is stopped
 
-  /// The moment @p duration from now. Durations beyond ten years are cut to ten years so that no clock overflows.
+  /// The moment @p duration from now. Durations are capped at ten years so that no clock overflows.
   template <class Rep, class Period>
   static Deadline after(std::chrono::duration<Rep, Period> duration) {
     constexpr auto kFarthest = std::chrono::hours(24 * 365 * 10);
@@ -48,8 +48,8 @@ class Deadline {
     return std::max(left, std::chrono::milliseconds::zero());
   }
 
-  /// Time left for poll(2) and the like: rounded up, so that the deadline has passed when the wait times out; at most a
-  /// day.
+  /// Time left for poll(2) and the like, in ms: rounded up, so that the deadline has passed when the wait times out; at
+  /// most one day.
   int poll_timeout_ms() const {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(when_ - Clock::now()).count();
     return static_cast<int>(std::clamp<long long>(left, 0, 86'400'000));

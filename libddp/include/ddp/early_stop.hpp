@@ -1,4 +1,4 @@
-// The end of a training that all ranks reach in the same step: when a number no longer gets better, or on request.
+// Ends training in the same step on all ranks: when a value stops improving, or on request.
 #pragma once
 
 #include <atomic>
@@ -10,29 +10,29 @@ namespace ddp {
 
 /// When EarlyStop stops.
 struct EarlyStopOptions {
-  int patience = 5;               ///< stops after so many values in a row without improvement
+  int patience = 5;               ///< stop after this many values in a row without improvement
   double least_gain = 0;          ///< smaller improvements are ignored
-  bool larger_is_better = false;  ///< as for an accuracy; false: as for a loss
+  bool larger_is_better = false;  ///< true: for an accuracy; false: for a loss
 };
 
-/// Ranks that decide alone to leave their loop leave the others in a collective that never ends. Here one that wants to
-/// stop stops all.
+/// A rank that ends its loop on its own strands the others in a collective that never ends. With EarlyStop, one rank
+/// that wants to stop stops all.
 class EarlyStop {
  public:
   /// No communication; give all ranks equal options.
   explicit EarlyStop(EarlyStopOptions options = {}) : options_(options) {}
 
-  /// Notes a value (a validation's loss): whether all stop now, equal on all ranks. NaN is never better. Collective, an
-  /// all_reduce of 4 bytes. No thread-safety.
+  /// Records a value (a validation loss). @return whether all stop now, equal on all ranks. NaN is never an
+  /// improvement. Collective, an all_reduce of 4 bytes. Not thread-safe.
   bool update(ProcessGroup& group, double value);
-  /// The same without a value, in each step: whether any rank has been asked.
+  /// The same without a value, for each step: whether any rank was asked to stop.
   bool agree(ProcessGroup& group);
 
-  /// Lets the next update() or agree() stop all ranks. Thread-safe and async-signal-safe: for the handler of the signal
-  /// that Slurm sends before a job's end (--signal).
+  /// Makes the next update() or agree() stop all ranks. Thread-safe and async-signal-safe: for the handler of the
+  /// signal that Slurm sends before a job ends (--signal).
   void request() noexcept { requested_ = true; }
 
-  std::optional<double> best() const noexcept { return best_; }  ///< of this rank's values
+  std::optional<double> best() const noexcept { return best_; }  ///< of this rank's values; nothing before the first
   /// Values since the best one.
   int stale() const noexcept { return stale_; }
 

@@ -19,10 +19,10 @@ enum class ErrorCode {
   not_found,         ///< a key or file does not exist
   protocol,          ///< the peer sent a malformed or unexpected message
   system,            ///< an operating-system call failed
-  aborted,           ///< the operation was given up because its group was shut down
+  aborted,           ///< the operation was abandoned because its group was shut down
 };
 
-/// The name of a code as it is written in the enum, for example "peer_lost".
+/// The code's name in the enum, for example "peer_lost".
 std::string_view to_string(ErrorCode code) noexcept;
 
 /// Everything an Error says. Only code, attempted and cause are required.
@@ -38,11 +38,11 @@ struct ErrorDetail {
 /// Thrown by every libddp function that fails. Copyable, immutable, safe to pass between threads.
 class Error : public std::exception {
  public:
-  /// An error that says all of @p detail in what().
+  /// An error whose what() contains all of @p detail.
   explicit Error(ErrorDetail detail);
 
   /// @{
-  /// The member of ErrorDetail of that name. References live as long as this object.
+  /// The ErrorDetail member of that name. References live as long as this object.
   ErrorCode code() const noexcept { return detail_.code; }
   const std::string& attempted() const noexcept { return detail_.attempted; }
   const std::string& cause() const noexcept { return detail_.cause; }

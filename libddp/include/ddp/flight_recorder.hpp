@@ -1,8 +1,8 @@
-// The flight recorder: the last operations of all process groups of this process, kept in a ring of fixed size at next
-// to no cost, and written as JSON when something fails or on request. `ddp-info flight` compares the ranks' files.
+// The flight recorder: the last operations of all process groups of this process, kept in a ring of fixed size at
+// almost no cost, and written as JSON when something fails or on request. `ddp-info flight` compares the ranks' files.
 //
-// DDP_FLIGHT_SIZE is the size of the ring, DDP_FLIGHT_DIR the folder that failures are recorded in, DDP_FLIGHT_SIGNAL a
-// signal that asks for it. docs/reference/ddp-info.md describes the document.
+// DDP_FLIGHT_SIZE is the size of the ring, DDP_FLIGHT_DIR the folder for recordings of failures, DDP_FLIGHT_SIGNAL a
+// signal that requests one. docs/reference/ddp-info.md describes the document.
 #pragma once
 
 #include <array>
@@ -12,8 +12,8 @@
 
 namespace ddp {
 
-/// While it lives, the operations that the same thread calls are recorded with this label: "layer 3", "step 17". Labels
-/// nest; the innermost counts. Costs nothing but the copy.
+/// While it lives, operations that the same thread calls are recorded with this label: "layer 3", "step 17". Labels
+/// nest; the innermost is recorded. Costs only the copy.
 class FlightLabel {
  public:
   static constexpr std::size_t kMaxBytes = 40;  ///< longer texts are cut
@@ -24,7 +24,7 @@ class FlightLabel {
   FlightLabel& operator=(const FlightLabel&) = delete;
   ~FlightLabel();
 
-  std::string_view text() const noexcept { return {bytes_.data(), size_}; }  ///< as kept
+  std::string_view text() const noexcept { return {bytes_.data(), size_}; }  ///< the label as kept
 
  private:
   std::array<char, kMaxBytes> bytes_{};
@@ -32,11 +32,11 @@ class FlightLabel {
   const FlightLabel* outer_;
 };
 
-/// What is recorded now, as a JSON document. From any thread, at any time. Throws Error(invalid_argument) for a wrong
-/// DDP_FLIGHT_SIZE.
+/// The current recording as a JSON document. Callable from any thread, at any time. Throws Error(invalid_argument) for
+/// an invalid DDP_FLIGHT_SIZE.
 std::string flight_recorder_json();
 
-/// Writes that document to a file, which is replaced whole or not at all. Throws Error(system).
+/// Writes that document to a file, which is replaced completely or not at all. Throws Error(system).
 void dump_flight_recorder(const std::string& path);
 
 }  // namespace ddp

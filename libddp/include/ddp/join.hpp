@@ -1,4 +1,4 @@
-// Training on inputs of different length: ranks that have run out take part in what the others do.
+// Training on inputs of different lengths: ranks that have run out take part in the other ranks' collectives.
 #pragma once
 
 #include <cstddef>
@@ -15,22 +15,22 @@ class Join;
 
 /// What the ranks that still have inputs are about to do.
 enum class JoinEvent : std::uint8_t {
-  step,        ///< with an exchange of gradients
-  local_step,  ///< of Reducer::no_sync
+  step,        ///< a step that exchanges gradients
+  local_step,  ///< a step of Reducer::no_sync
   buffers,     ///< a broadcast of buffers
 };
 
-/// Equal on all ranks.
+/// How a Join treats ranks that have run out. Equal on all ranks.
 struct JoinOptions {
-  /// Gradients are divided by the number of all ranks, so that those of ranks that have run out count as zeros; else by
-  /// the number of ranks that still have inputs. Without hooks only.
+  /// Divides gradients by the number of all ranks, so that ranks that have run out count as zeros; false: by the number
+  /// of ranks that still have inputs. Only without hooks.
   bool divide_by_initial_world_size = true;
-  /// As soon as a rank has run out, all ranks throw Error(aborted), which names the ranks that have.
+  /// As soon as a rank has run out, all ranks throw Error(aborted) that names the ranks that have.
   bool throw_on_early_termination = false;
-  bool enable = true;  ///< else the Join does nothing
+  bool enable = true;  ///< false: the Join does nothing
 };
 
-/// What exchanges something in each step: a Reducer (Reducer::joinable), an optimizer that shares its work.
+/// What communicates in each step: a Reducer (Reducer::joinable), an optimizer that shares its work.
 class Joinable {
  public:
   Joinable() = default;
@@ -39,13 +39,13 @@ class Joinable {
   virtual ~Joinable() = default;
 
   virtual ProcessGroup& join_group() = 0;  ///< the group whose ranks run out
-  /// A Join begins. The first of its Joinables calls Join::announce at the beginning of each of its events.
+  /// A Join begins. The first of its Joinables calls Join::announce at the start of each of its events.
   virtual void enter_join(Join& join) = 0;
-  virtual void leave_join() noexcept = 0;  ///< the Join ends, also by an error
-  /// This rank has run out: start the same collectives as the other ranks' Joinables in their @p event, with nothing in
-  /// them. Error(invalid_argument) with ranks says that this has failed on all ranks, and that they may continue.
+  virtual void leave_join() noexcept = 0;  ///< the Join ends, possibly by an error
+  /// This rank has run out: start the same collectives as the other ranks' Joinables in their @p event, but contribute
+  /// nothing. Error(invalid_argument) with ranks means that this has failed on all ranks, and that they may continue.
   virtual void shadow(JoinEvent event) = 0;
-  /// All have run out: take over what rank @p last of the group has, which was among the last to do so. Collective.
+  /// All ranks have run out: take over the state of rank @p last of the group, one of the last to do so. Collective.
   virtual void finish_join(int last) = 0;
 };
 
@@ -55,43 +55,43 @@ class Joinable {
 ///     for (const Batch& batch : mine) { ... }
 ///     join.finish();
 ///
-/// Until all ranks have called it, finish() repeats the others' steps; then the last rank's parameters and buffers come
-/// to all. Each step has one more small operation. A rank that leaves the loop by an exception takes no part any more:
-/// the others name it when their deadlines pass. Used by one thread.
+/// Until all ranks have called it, finish() repeats the others' steps; then all ranks get the last rank's parameters
+/// and buffers. Each step costs one more small operation. A rank that leaves the loop by an exception no longer takes
+/// part: the others name it when their deadlines pass. Used by one thread.
 class Join {
  public:
-  /// @param joinables of one group, and in the order of their collectives in a step. They outlive the Join, or
+  /// @param joinables of one group, in the order of their collectives in a step. They must outlive the Join, or
   /// finish(). Throws Error(invalid_argument).
   explicit Join(std::vector<Joinable*> joinables, JoinOptions options = {});
   Join(const Join&) = delete;
   Join& operator=(const Join&) = delete;
-  /// finish(), unless that was called or an exception is on its way. Errors are logged.
+  /// Calls finish(), unless it was called or an exception is propagating. Errors are logged.
   ~Join();
 
-  /// Throws what an exchange throws; may be called again if it has failed on all ranks for missing gradients. After any
-  /// other error the Join has ended. May rebuild the buckets of a Reducer: ask for bucket_view() afterwards.
+  /// Throws what an exchange throws; may be called again if it failed on all ranks because gradients were missing.
+  /// After any other error the Join has ended. May rebuild a Reducer's buckets: call bucket_view() again afterwards.
   void finish();
-  /// Instead of finish(): this rank takes no part any more, as after an exception.
+  /// Instead of finish(): this rank no longer takes part, as after an exception.
   void abandon() noexcept { leave(); }
 
-  // instead of finish(), for programs that ask by other means whether all ranks have run out, as PyTorch's Join does
+  // instead of finish(), for programs that learn by other means whether all ranks have run out, as PyTorch's Join does
 
   /// This rank has run out, others have not: repeats what they do up to the end of their next step. @return its kind.
-  /// Throws as finish(), and invalid_argument where all ranks have run out.
+  /// Throws like finish(), and invalid_argument if all ranks have run out.
   JoinEvent shadow_step();
-  /// No rank has inputs any more: brings the last rank's parameters and buffers to all. Collective.
+  /// No rank has inputs left: copies the last rank's parameters and buffers to all ranks. Collective.
   void end();
 
   // for Joinables
 
   const JoinOptions& options() const noexcept { return options_; }  ///< as given to the constructor
-  /// Announces to the ranks that have run out what comes. No effect unless @p from is the first Joinable. Throws
-  /// aborted, and mismatch if ranks have other options, or have done other things before.
+  /// Announces the next event to the ranks that have run out. No effect unless @p from is the first Joinable. Throws
+  /// aborted, and mismatch if ranks have other options, or announced other events before.
   void announce(const Joinable& from, JoinEvent event);
-  /// How many ranks take part in what was announced last. Waits for the announcement; throws mismatch if they do
-  /// different things.
+  /// How many ranks take part in the last announced event. Waits for the announcement; throws mismatch if ranks
+  /// announced different events.
   int active();
-  /// The highest of these ranks, in the group.
+  /// The highest of these ranks, as a rank in the group.
   int highest_active();
 
  private:

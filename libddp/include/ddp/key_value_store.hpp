@@ -40,20 +40,20 @@ class KeyValueStore {
   /// Throws not_found when that rank put no such key, invalid_argument for a rank outside [0, world_size()).
   virtual Bytes get(int rank, std::string_view key, Deadline deadline) = 0;
 
-  /// What get() gives for each rank, by rank, with its errors. For values of some KB: a c10d TCPStore takes many in one
-  /// request, where a get() of each rank by each rank would take a round trip for each pair.
+  /// What get() returns for each rank, by rank, with its errors. For values of some KB: a c10d TCPStore returns many in
+  /// one request, where a get() of each rank by each rank would take a round trip per pair.
   virtual std::vector<Bytes> get_all(std::string_view key, Deadline deadline) {
     std::vector<Bytes> values;
     for (int rank = 0; rank < world_size(); ++rank) values.push_back(get(rank, key, deadline));
     return values;
   }
 
-  /// put() for larger values that only ranks of the same node need: they stay on the node where the transport can do
-  /// that (PMIx: PMIX_LOCAL; PMI-2: node attributes). A pair (rank, key) is put in one of the two ways, once, and got
-  /// in the same way after a fence. Whether it can be got on another node is unspecified; the call returns by the
+  /// put() for larger values that only ranks of the same node need: they stay on the node if the transport supports
+  /// that (PMIx: PMIX_LOCAL; PMI-2: node attributes). A pair (rank, key) is put in one of the two ways, once, and read
+  /// in the same way after a fence. Whether another node can read it is unspecified; the call returns by the
   /// deadline.
   virtual void put_on_node(std::string_view key, std::span<const std::byte> value) { put(key, value); }
-  /// Gets what put_on_node() has put, as get().
+  /// Reads what put_on_node() has put, like get().
   virtual Bytes get_on_node(int rank, std::string_view key, Deadline deadline) { return get(rank, key, deadline); }
 
   /// Leaves the service (PMIx_Finalize, PMI-2 finalize, closes the connection). Further calls throw. Idempotent.

@@ -1,4 +1,4 @@
-// Numbers of a training loop, gathered from all ranks in one exchange: losses, accuracies, rates, extremes.
+// Numbers of a training loop, combined across all ranks in one exchange: losses, accuracies, rates, extremes.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ namespace ddp {
 
 /// How the ranks' values of a metric are combined.
 enum class MetricKind : std::uint8_t {
-  mean,  ///< of all values, each with its weight: give the number of samples that a loss was averaged over
+  mean,  ///< of all values, by weight: pass the number of samples that a loss was averaged over
   sum,
   min,
   max,
@@ -26,21 +26,21 @@ struct Metric {
 };
 
 /// Collects values on each rank, over any number of steps, and combines those of all ranks on request, in double
-/// precision and in the order of ranks: all ranks get the same bits. A NaN makes the result NaN, so that it is seen. No
-/// thread-safety of its own.
+/// precision and in rank order: all ranks get the same bits. A NaN makes the result NaN, so that it is noticed. Not
+/// synchronized: one thread at a time.
 class MetricSet {
  public:
-  /// Equal on all ranks. Throws Error(invalid_argument) for a name that is there twice.
+  /// @param metrics equal on all ranks. Throws Error(invalid_argument) for a duplicate name.
   explicit MetricSet(std::vector<Metric> metrics);
 
-  /// @param weight of a mean, >= 0, with 0 the value adds nothing, whatever it is; of the other kinds not looked at.
+  /// @param weight of a mean, >= 0; 0 ignores the value, whatever it is. Other kinds ignore the weight.
   /// Throws Error(invalid_argument) for an unknown name or an invalid weight.
   void add(std::string_view name, double value, double weight = 1.0);
 
-  /// What all ranks have added since the last call, in the constructor's order; nothing for what no rank has added, and
-  /// for a mean without weight. Starts anew. Collective: one all_gather of 16 bytes a metric and 8 more, which costs
-  /// less than an all_reduce for each kind, and keeps the order of additions. Throws Error(mismatch), on all ranks, if
-  /// their metrics differ; the group lives on if they have as many.
+  /// Combines what all ranks have added since the last call, in the constructor's order; nothing for a metric that no
+  /// rank has added to, and for a mean without weight. Then starts over. Collective: one all_gather of 16 bytes per
+  /// metric plus 8, which costs less than an all_reduce for each kind and keeps the order of additions. Throws
+  /// Error(mismatch), on all ranks, if their metrics differ; the group stays usable if they have equally many.
   std::vector<std::optional<double>> reduce(ProcessGroup& group);
 
   const std::vector<Metric>& metrics() const noexcept {

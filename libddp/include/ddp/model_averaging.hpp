@@ -1,4 +1,4 @@
-// Averages of parameters over ranks that train apart: the other half of post_local_sgd_hook.
+// Averages of parameters over ranks that train separately: the counterpart of post_local_sgd_hook.
 #pragma once
 
 #include <cstdint>
@@ -11,19 +11,19 @@
 
 namespace ddp {
 
-/// The subgroup of the ranks that give the same @p color, such as the number of their node. Collective.
+/// The subgroup of the ranks that pass the same @p color, such as their node's number. Collective. Throws Error.
 ProcessGroup split_group(ProcessGroup& group, std::int64_t color);
 
-/// Every tensor becomes its average over the group. Collective.
+/// Replaces every tensor by its average over the group. Collective, with equal shapes; blocks. Throws Error.
 void average_parameters(ProcessGroup& group, std::span<const TensorView> parameters);
 
-/// Averages after every period-th step from warmup_steps on, as PyTorch's PeriodicModelAverager. Call it after each
-/// step of the optimizer, on all ranks.
+/// Averages after every period-th step from warmup_steps on, like PyTorch's PeriodicModelAverager. Call it after each
+/// optimizer step, on all ranks. Not synchronized: one thread at a time.
 class PeriodicModelAverager {
  public:
-  /// Throws Error(invalid_argument) when @p period is 0.
+  /// Throws Error(invalid_argument) if @p period is 0.
   PeriodicModelAverager(ProcessGroup group, std::uint64_t period, std::uint64_t warmup_steps = 0);
-  /// Collective in those steps in which it averages.
+  /// Collective in the steps in which it averages; blocks. Throws Error.
   void average_parameters(std::span<const TensorView> parameters);
   std::uint64_t step() const noexcept { return step_; }  ///< calls of average_parameters() so far
 
@@ -34,18 +34,18 @@ class PeriodicModelAverager {
   std::uint64_t step_ = 0;
 };
 
-/// Averages over larger groups less often, as PyTorch's HierarchicalModelAverager.
+/// Averages over larger groups less often, like PyTorch's HierarchicalModelAverager. Not synchronized.
 class HierarchicalModelAverager {
  public:
-  /// How often groups of so many ranks average, in steps.
+  /// How often groups of a given size average, in steps.
   struct Level {
     std::uint64_t period;  ///< steps between two averages
     int group_size;        ///< ranks
   };
-  /// Collective. @param levels ascending in both; the last one's groups are the whole group, the others' are
-  /// consecutive ranks, and their size divides the group's. Throws Error(invalid_argument) otherwise.
+  /// Collective. @param levels ascending in both members; the last level is the whole group, the others are groups of
+  /// consecutive ranks whose size divides the whole group's. Throws Error(invalid_argument) otherwise.
   HierarchicalModelAverager(ProcessGroup group, std::span<const Level> levels, std::uint64_t warmup_steps = 0);
-  /// Over the largest groups whose period divides the number of steps so far; none: does nothing.
+  /// Averages over the largest groups whose period divides the number of steps so far, if there are any; blocks.
   void average_parameters(std::span<const TensorView> parameters);
   std::uint64_t step() const noexcept { return step_; }  ///< calls of average_parameters() so far
 

@@ -1,4 +1,4 @@
-// Collectives on bytes of any number, which may differ from rank to rank: texts, settings, serialized objects.
+// Collectives on bytes whose number may differ from rank to rank: texts, settings, serialized objects.
 #pragma once
 
 #include <cstddef>
@@ -12,13 +12,13 @@
 
 namespace ddp {
 
-// Each first exchanges the sizes, then the bytes, if there are any. All are collective and block until the calling rank
+// Each exchanges the sizes first, then the bytes, if there are any. All are collective and block until the calling rank
 // has its result, at most until the deadline (default: the group's timeout for each exchange). They throw Error:
-// invalid_argument for a root outside the group, and what the group's operations end with. Results are the caller's
-// own. A text's bytes are std::as_bytes(std::span{text}). Ranks can read what others give them in any way they like,
-// but should do it with care: nothing here checks what the bytes say.
+// invalid_argument for a root outside the group, and the errors of the group's operations. The caller owns the results.
+// A text's bytes are std::as_bytes(std::span{text}). The bytes are not checked: validate what other ranks send before
+// you use it.
 
-/// @p root's bytes, on all ranks. The others' are not looked at.
+/// @p root's bytes, on all ranks. Those of other ranks are ignored.
 Bytes broadcast_object(ProcessGroup& group, std::span<const std::byte> object, int root = 0,
                        std::optional<Deadline> deadline = {});
 
@@ -30,8 +30,8 @@ std::vector<Bytes> all_gather_object(ProcessGroup& group, std::span<const std::b
 std::vector<Bytes> gather_object(ProcessGroup& group, std::span<const std::byte> object, int root = 0,
                                  std::optional<Deadline> deadline = {});
 
-/// Rank i gets @p root's objects[i]. The others' are not looked at. Throws invalid_argument, on all ranks, unless root
-/// gives one for each rank.
+/// Rank i gets @p root's objects[i]. Those of other ranks are ignored. Throws invalid_argument, on all ranks, unless
+/// root passes one for each rank.
 Bytes scatter_object(ProcessGroup& group, std::span<const Bytes> objects, int root = 0,
                      std::optional<Deadline> deadline = {});
 

@@ -1,4 +1,4 @@
-// Lines of a training loop on one rank's standard error, no more often than a person can read them.
+// Log lines of a training loop on one rank's standard error, no more often than a person can read them.
 #pragma once
 
 #include <chrono>
@@ -14,25 +14,25 @@ namespace ddp {
 
 /// What a RankLog writes, and where.
 struct RankLogOptions {
-  int rank = 0;                           ///< of the group, that writes; -1: all
-  std::chrono::milliseconds interval{0};  ///< between two lines; those that come earlier are left out
-  /// Default: a line on standard error, which never ends the program.
+  int rank = 0;                           ///< the rank in the group that writes; -1: all
+  std::chrono::milliseconds interval{0};  ///< between two lines; earlier ones are dropped
+  /// Default: writes a line to standard error; a failure there never ends the program.
   std::function<void(std::string_view line)> sink{};
 };
 
-/// Writes what one rank says, and says how many lines it has left out before. Thread-safe. No communication.
+/// Writes one rank's lines, each with the number of lines dropped before it. Thread-safe. No communication.
 class RankLog {
  public:
   using Clock = Deadline::Clock;  ///< measures the interval
 
-  /// Needs the rank in @p group only; the group may go before this object.
+  /// Reads only this rank's number from @p group; the group may be gone before this object.
   explicit RankLog(const ProcessGroup& group, RankLogOptions options = {});
 
-  /// Whether write() would: ask before a line that costs much.
+  /// Whether write() would write now: ask before you make an expensive line.
   bool due(Clock::time_point now = Clock::now()) const;
-  /// @return whether it was written. Exceptions of the sink are the caller's.
+  /// @return whether the line was written. The sink's exceptions reach the caller.
   bool write(std::string_view line, Clock::time_point now = Clock::now());
-  /// The same for a line that must not be left out, on the rank that writes.
+  /// The same for a line that must not be dropped, on the rank that writes.
   bool write_always(std::string_view line, Clock::time_point now = Clock::now());
 
  private:

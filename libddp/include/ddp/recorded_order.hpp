@@ -1,4 +1,4 @@
-// What a run has learnt about the order of its gradients, for the first step of later runs.
+// What a run has learned about the order of its gradients, for the first step of later runs.
 #pragma once
 
 #include <cstddef>
@@ -10,17 +10,17 @@ namespace ddp {
 
 /// For a Reducer's parameters: Reducer::recorded_order() returns it, ReducerOptions::recorded_order takes it. A value.
 struct RecordedOrder {
-  std::vector<std::string> parameters{};  ///< "'fc.weight' float32[4, 2]", by index; no other model's are accepted
+  std::vector<std::string> parameters{};  ///< "'fc.weight' float32[4, 2]", by index; must match the model
   std::vector<std::size_t> order{};       ///< indices, in the order in which gradients become ready
-  std::vector<std::int64_t> counts = {};  ///< by index, of a static graph: marks in each step; else empty
+  std::vector<std::int64_t> counts = {};  ///< by index, for a static graph: marks in each step; else empty
 
-  /// Writes a text file, which appears as a whole, in place of an older one. One rank calls it; where ranks mark
-  /// different parameters, each has a file of its own. Throws Error(invalid_argument) for names with line breaks,
-  /// Error(system) for what the operating system refuses.
+  /// Writes a text file, which replaces an older one completely or not at all. One rank calls it; if ranks mark
+  /// different parameters, each writes a file of its own. Throws Error(invalid_argument) for names with line breaks,
+  /// Error(system) if the operating system refuses.
   void save(const std::string& path) const;
 
   /// Throws Error(not_found) if there is no file, Error(system) if it cannot be read, Error(protocol) if it is damaged
-  /// or another version's.
+  /// or of another version.
   static RecordedOrder load(const std::string& path);
 
   friend bool operator==(const RecordedOrder&, const RecordedOrder&) = default;

@@ -14,7 +14,7 @@
 
 namespace ddp {
 
-/// Types of elements; to_string() has PyTorch's names.
+/// Element types; to_string() returns PyTorch's names.
 enum class DType : std::uint8_t {
   float32,
   float64,
@@ -37,7 +37,7 @@ enum class DType : std::uint8_t {
 std::size_t size_of(DType dtype) noexcept;
 /// "float32", "bfloat16", "bool", ...: the names PyTorch uses.
 std::string_view to_string(DType dtype) noexcept;
-/// The type of the real numbers that an element consists of: two of them in complex types, itself in others.
+/// The type of the real numbers that an element consists of: two in complex types, itself in others.
 DType component_of(DType dtype) noexcept;
 
 /// IEEE 754 binary16, for hosts without a native type.
@@ -138,9 +138,9 @@ struct Device {
   friend auto operator<=>(const Device&, const Device&) = default;  ///< by type, then index
 };
 
-/// A queue of a device in which work runs in order: a cudaStream_t. The owner keeps it alive.
+/// A queue of a device in which work runs in order: a cudaStream_t. The caller owns it and keeps it alive.
 struct Stream {
-  Device device{};         ///< of which it is a queue
+  Device device{};         ///< the device that it belongs to
   void* handle = nullptr;  ///< the cudaStream_t; null: the device's default stream
 };
 
@@ -150,7 +150,7 @@ class TensorView {
  public:
   TensorView() = default;
 
-  /// @param shape sizes of the dimensions, each >= 0; an empty shape is a scalar of one element.
+  /// @param shape sizes of the dimensions; empty: a scalar. Throws Error(invalid_argument) for impossible sizes.
   TensorView(void* data, DType dtype, std::span<const std::int64_t> shape, Device device = {});
   /// The same with a shape in braces: `{64, 32}`.
   TensorView(void* data, DType dtype, std::initializer_list<std::int64_t> shape, Device device = {})
@@ -162,7 +162,7 @@ class TensorView {
   TensorView(std::span<T, Extent> elements)  // NOLINT(google-explicit-constructor): passing a span is the common call
       : TensorView(const_cast<std::remove_const_t<T>*>(elements.data()), DTypeOf<std::remove_const_t<T>>::value,
                    {static_cast<std::int64_t>(elements.size())}) {}
-  /// The same of a vector.
+  /// The same for a vector.
   template <class T>
   TensorView(std::vector<T>& elements) : TensorView(std::span<T>{elements}) {}  // NOLINT(google-explicit-constructor)
 
@@ -176,7 +176,7 @@ class TensorView {
     return numel_ * size_of(dtype_);
   }  ///< numel() times the size of an element
 
-  /// Elements [first, first + count) as a one-dimensional view.
+  /// Elements [first, first + count) as a one-dimensional view. Throws Error(invalid_argument) beyond numel().
   TensorView slice(std::size_t first, std::size_t count) const;
 
   /// "float32[64, 32]".

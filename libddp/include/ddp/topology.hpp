@@ -30,7 +30,7 @@ struct NumaNode {
 
 /// A physical core.
 struct Core {
-  int numa_node = -1;  ///< index in Topology::numa_nodes(); the first one where several are near
+  int numa_node = -1;  ///< index in Topology::numa_nodes(); the first of several near ones
   int package = -1;    ///< index in Topology::packages(); -1: unknown
   CpuSet cpus{};       ///< its hardware threads
 };
@@ -39,7 +39,7 @@ struct Core {
 /// Thread-safety: const members from any thread.
 class Topology {
  public:
-  /// This machine, by hwloc 2.x or 3, /sys and, where a driver is there, NVML. Takes some 10 ms, more if a GPU
+  /// This machine, read with hwloc 2.x or 3, /sys and, if a driver is installed, NVML. Takes some 10 ms, more if a GPU
   /// driver must wake up. Processors: all that the operating system shows and the cgroup allows.
   /// Throws Error(system).
   static Topology live();
@@ -96,12 +96,12 @@ class Topology {
   Distance distance(const Gpu& a, const Gpu& b) const;
   /// GPU to NIC, by PCI and NUMA nodes.
   Distance distance(const Gpu& gpu, const Nic& nic) const { return ddp::distance(gpu.locality, nic.locality); }
-  /// GPU or NIC to NUMA node: PHB to its own one, SYS to others.
+  /// GPU or NIC to NUMA node: PHB to its own, SYS to others.
   Distance distance(const Locality& device, const NumaNode& node) const;
   /// Bandwidth of the links between two GPUs in MB/s as hwloc or NVML report it; 0 if there are none.
   double link_bandwidth(const Gpu& a, const Gpu& b) const;
 
-  /// Equal for machines that look the same, whatever their serial numbers, addresses and device states: for folding
+  /// Equal for machines that look the same, whatever their serial numbers, addresses and device states: for grouping
   /// the nodes of a job. Hexadecimal.
   std::string shape() const;
 

@@ -8,7 +8,7 @@
 
 namespace ddp {
 
-/// The version of the library that is loaded, which may be newer than the headers a program was built with.
+/// The version of the loaded library, which may be newer than the headers a program was built with.
 const char* version() noexcept;
 
 }  // namespace ddp

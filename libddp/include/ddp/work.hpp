@@ -18,8 +18,8 @@ struct WorkState;
 /// One operation of a process group, or several that were started as one, running or finished. Copyable handle; copies
 /// refer to the same operation. Dropping it does not cancel the operation. Thread-safe.
 ///
-/// Over backends that complete operations inline, the thread that waits does the work itself. An operation that no
-/// thread waits for is carried on by one of the library's, which may notice its end a millisecond later.
+/// With backends that complete operations inline, the waiting thread does the work itself. An operation that no thread
+/// waits for is advanced by a library thread, which may notice its end a millisecond late.
 class [[nodiscard]] Work {
  public:
   /// Shares @p state.
@@ -34,16 +34,16 @@ class [[nodiscard]] Work {
   }
   ~Work();
 
-  /// Blocks until the operation is finished; throws its Error if it failed. It finishes within its own deadline. A
-  /// backend that hangs past that costs up to 30 s more: then wait() throws, and the operation may still use its
+  /// Blocks until the operation is finished; throws its Error if it failed. It finishes within its own deadline.
+  /// If the backend hangs past that, wait() throws after up to 30 s more, and the operation may still use its
   /// tensors.
   void wait() const;
 
   /// The same, but gives up at @p deadline with Error(timeout), while the operation continues.
   void wait(Deadline deadline) const;
 
-  /// wait(), which this thread's WaitWatch may end earlier. Then the operation continues, and must own its tensors
-  /// (CallOptions::keep_alive).
+  /// Like wait(), but this thread's WaitWatch may end it earlier. The operation then continues, and must own its
+  /// tensors (CallOptions::keep_alive).
   void wait_watched() const;
 
   /// Whether it is finished, successfully or not. Advances it if no other thread does. Never blocks.
@@ -56,15 +56,15 @@ class [[nodiscard]] Work {
   std::optional<Deadline::Clock::time_point> finished_at() const;
 
   /// Calls @p callback once when the operation is finished, successfully or not: from the thread that finishes it, or
-  /// at once: no lock of the library's is held then. It must not block, as other operations wait meanwhile; it may
-  /// start operations and mark gradients ready. Its exceptions are logged.
+  /// immediately. No library lock is held then. It must not block, since other operations wait meanwhile; it may start
+  /// operations and mark gradients ready. Its exceptions are logged.
   void on_finish(std::function<void(const Work&)> callback) const;
 
-  /// Makes what is put into @p stream from now on wait for the end of the operation, without blocking this thread
-  /// longer than until the operation has been started. A stream of the CPU is this thread: the same as wait(). Throws
+  /// Makes work that is enqueued in @p stream from now on wait for the end of the operation; blocks this thread only
+  /// until the operation has been started. A CPU stream is this thread: the same as wait(). Throws
   /// Error(invalid_argument) if the operation's backend does not run on streams, and the operation's Error if it has
-  /// failed already. One that fails later lets the stream continue: wait(), error() and the group's later calls report
-  /// it. For a captured operation: valid only during that capture; @p stream joins it.
+  /// failed already. If it fails later, the stream continues: wait(), error() and the group's later calls report it.
+  /// For a captured operation: valid only during that capture; @p stream joins it.
   void order(const Stream& stream) const;
 
  private:

@@ -1,4 +1,4 @@
-// The job as this process sees it: who it is, how many there are, and where they run.
+// The job as this process sees it: its rank, how many ranks there are, and where they run.
 #pragma once
 
 #include <chrono>
@@ -46,13 +46,13 @@ struct InitOptions {
 /// Thread-safety: const members from any thread; the rest from one thread at a time.
 class World {
  public:
-  /// Finds out how the process was launched, joins the other ranks and exchanges a small endpoint record with each.
+  /// Finds how the process was launched, joins the other ranks and exchanges a small endpoint record with each.
   /// Throws Error: invalid_argument (a malformed variable), conflict (two sources disagree; names both values),
-  /// unavailable (no service of the launcher), timeout (names the absent ranks).
+  /// unavailable (no launcher service), timeout (names the absent ranks).
   static World init(const InitOptions& options = {});
 
   World(World&&) noexcept;             ///< @p other may only be destroyed or assigned to
-  World& operator=(World&&) noexcept;  ///< this object's job is left
+  World& operator=(World&&) noexcept;  ///< leaves this object's job
   ~World();
 
   int rank() const noexcept;              ///< in the job, from 0
@@ -75,33 +75,33 @@ class World {
   const std::string& interface_address() const noexcept;  ///< "10.0.0.7"
   const std::string& interface_reason() const noexcept;   ///< one sentence: why this interface
 
-  /// What this process was bound to by World::init; nothing unless DDP_BIND asked for it, and where ddprun has bound
+  /// What World::init has bound this process to; nothing unless DDP_BIND asked for it, and nothing if ddprun has bound
   /// it.
   const std::optional<Placement>& placement() const noexcept;
 
   /// The CUDA device that this rank should use; nothing without an NVIDIA GPU that it may use. Its UUID shows whether
-  /// two ranks mean the same one. Says what ddprun and srun --ddp have arranged (--gpus all, one), what DDP_BIND
-  /// placed, or what programs choose that know their local rank only: the device of this number, evenly shared if there
-  /// are too few. Needs neither CUDA nor a group. The first call reads the machine, which takes some 10 ms, and the
+  /// two ranks mean the same one. Follows what ddprun and srun --ddp arranged (--gpus all, one), what DDP_BIND placed,
+  /// or what programs choose that know only their local rank: the device of that number, evenly shared if there are too
+  /// few. Needs neither CUDA nor a group. The first call inspects the machine, which takes some 10 ms, and the
   /// environment as it is then. Throws Error(system).
   const std::optional<RankDevice>& device() const;
 
-  /// Variables that suit placement(), by name; empty without one. Left out are those that were set when init began, and
+  /// Variables that suit placement(), by name; empty without one. Leaves out those that were set when init began, and
   /// those that GPU runtimes may have read by then (CUDA_VISIBLE_DEVICES and the like).
   ///
   /// init does not set them: setenv(3) is undefined behaviour while any other thread reads the environment, and only
   /// the program knows its threads. ddprun and srun --ddp set them before the program starts.
   const std::vector<EnvironmentSetting>& settings() const noexcept;
 
-  /// Sets settings() where they are still unset, with setenv(3). Call it right after init, before the program starts
-  /// threads and before NCCL or UCX are used; the threads of World do not read the environment meanwhile. OpenMP's
-  /// runtime has read its variables when the program was loaded: for it, they take effect in child processes only.
+  /// Sets those of settings() that are still unset, with setenv(3). Call it right after init, before the program starts
+  /// threads and before NCCL or UCX are used; World's threads do not read the environment meanwhile. The OpenMP runtime
+  /// read its variables when the program was loaded: for it, they take effect in child processes only.
   /// Throws Error(system).
   void export_settings() const;
 
   /// Writes the environment variables of all ranks, where they came from and what is wrong with them, to @p
   /// destination: "stderr" (a table) or a file (JSON). Collective, with one fence; rank 0 writes. DDP_DUMP_ENV does the
-  /// same in init. For a report to look into: EnvironmentReport::gather. Throws Error: what the store throws, system
+  /// same in init. For a report as a value: EnvironmentReport::gather. Throws Error: what the store throws, system
   /// (the file).
   void dump_environment(const std::string& destination);
 
@@ -109,7 +109,7 @@ class World {
   /// Keys that begin with "ddp." are libddp's own. Throws unavailable once the session is closed.
   KeyValueStore& key_value_store();
 
-  /// Leaves the launcher's service now (PMIx_Finalize); facts that were read stay available. Idempotent.
+  /// Leaves the launcher's service now (PMIx_Finalize); facts that were read remain available. Idempotent.
   void leave_session() noexcept;
 
  private:

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "base/byte_stream.hpp"
+#include "support/error_of.hpp"
 
 namespace ddp::base {
 namespace {
@@ -64,13 +65,10 @@ TEST(ByteStream, EveryCutIsRefused) {
   for (std::size_t size = 0; size < whole.size(); ++size) {
     // a heap copy of exactly this size, so that the address sanitizer sees any read past the end
     const Bytes cut(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(size));
-    try {
-      read_sample(cut);
-      ADD_FAILURE() << size << " of " << whole.size() << " bytes were accepted";
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::protocol);
-      EXPECT_EQ(error.attempted(), "reading the sample");
-    }
+    const auto error = test::error_of([&] { read_sample(cut); });
+    ASSERT_TRUE(error) << size << " of " << whole.size() << " bytes were accepted";
+    EXPECT_EQ(error->code(), ErrorCode::protocol);
+    EXPECT_EQ(error->attempted(), "reading the sample");
   }
 }
 

@@ -9,6 +9,7 @@
 #include <ddp/error.hpp>
 
 #include "base/env_table.hpp"
+#include "support/error_of.hpp"
 
 namespace ddp::base {
 namespace {
@@ -20,14 +21,10 @@ Environment with(const std::string& name, const std::string& value) { return Env
 /// Expects that @p read refuses, and that the message names the variable and its value.
 template <class Read>
 void expect_refused(const std::string& name, const std::string& value, Read read) {
-  try {
-    read(with(name, value));
-    ADD_FAILURE() << name << "='" << value << "' was accepted";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::invalid_argument) << name << "=" << value;
-    EXPECT_THAT(error.what(), HasSubstr(name));
-    EXPECT_THAT(error.what(), HasSubstr("'" + value + "'"));
-  }
+  const auto error = test::error_of([&] { read(with(name, value)); });
+  ASSERT_TRUE(error) << name << "='" << value << "' was accepted";
+  EXPECT_EQ(error->code(), ErrorCode::invalid_argument) << name << "=" << value;
+  EXPECT_THAT(error->what(), AllOf(HasSubstr(name), HasSubstr("'" + value + "'")));
 }
 
 TEST(EnvTable, IsSortedUniqueAndDocumented) {
@@ -118,11 +115,8 @@ TEST(EnvChoice, IsStrict) {
   for (const auto* bad : {"pmi", "PMIX", "pmix|pmi2", "|", "pmix ", "mpi"}) {
     expect_refused("DDP_LAUNCH", bad, [](const Environment& env) { static_cast<void>(env.text("DDP_LAUNCH")); });
   }
-  try {
-    static_cast<void>(with("DDP_LAUNCH", "mpi").text("DDP_LAUNCH"));
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("pmix|pmi2|torchrun|openmpi|slurm|single"));
-  }
+  const Error error = test::thrown_by([] { static_cast<void>(with("DDP_LAUNCH", "mpi").text("DDP_LAUNCH")); });
+  EXPECT_THAT(error.what(), HasSubstr("pmix|pmi2|torchrun|openmpi|slurm|single"));
 }
 
 TEST(EnvTypingMistakes, NameTheClosestVariable) {
@@ -175,15 +169,11 @@ TEST(PeerTimeout, IsInSeconds) {
 
 TEST(PeerTimeout, RefusesWhatHealthyProcessesExceed) {
   for (const char* bad : {"4.99", "1", "0.001"}) {
-    try {
-      with(bad);
-      ADD_FAILURE() << bad;
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
-      EXPECT_THAT(error.what(), testing::HasSubstr("DDP_PEER_TIMEOUT"));
-      EXPECT_THAT(error.what(), testing::HasSubstr(bad));
-      EXPECT_THAT(error.hint(), testing::HasSubstr("at least 5 s"));
-    }
+    const auto error = test::error_of([&] { with(bad); });
+    ASSERT_TRUE(error) << bad;
+    EXPECT_EQ(error->code(), ErrorCode::invalid_argument);
+    EXPECT_THAT(error->what(), testing::AllOf(testing::HasSubstr("DDP_PEER_TIMEOUT"), testing::HasSubstr(bad)));
+    EXPECT_THAT(error->hint(), testing::HasSubstr("at least 5 s"));
   }
 }
 

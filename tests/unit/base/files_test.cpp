@@ -18,6 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using test::error_of;
+using test::thrown_by;
 using testing::HasSubstr;
 
 class WholeFileTest : public testing::Test {
@@ -67,13 +68,11 @@ TEST_F(WholeFileTest, ASymbolicLinkStaysOne) {
 
 TEST_F(WholeFileTest, AFailureLeavesTheOldFileAndNoOther) {
   write_file(path("a"), "one");
-  const auto folder = error_of([&] { write_file(folder_.string(), "x"); });
-  ASSERT_TRUE(folder);
-  EXPECT_THAT(folder->what(), HasSubstr("EISDIR"));
-  const auto missing = error_of([&] { write_file(path("no/file"), "x"); });
-  ASSERT_TRUE(missing);
-  EXPECT_THAT(missing->what(), HasSubstr("ENOENT"));
-  EXPECT_THAT(missing->what(), HasSubstr("the folder must exist"));
+  const Error folder = thrown_by([&] { write_file(folder_.string(), "x"); });
+  EXPECT_THAT(folder.what(), HasSubstr("EISDIR"));
+  const Error missing = thrown_by([&] { write_file(path("no/file"), "x"); });
+  EXPECT_THAT(missing.what(), HasSubstr("ENOENT"));
+  EXPECT_THAT(missing.what(), HasSubstr("the folder must exist"));
   EXPECT_EQ(content(path("a")), "one");
   EXPECT_EQ(files(), 1U);
 }
@@ -194,9 +193,8 @@ TEST_F(WholeFileTest, DevicesAreWrittenToAndNotReplaced) {
   struct stat facts {};
   ASSERT_EQ(::stat("/dev/null", &facts), 0);
   EXPECT_TRUE(S_ISCHR(facts.st_mode));
-  const auto full = error_of([] { write_file("/dev/full", "x"); });
-  ASSERT_TRUE(full);
-  EXPECT_THAT(full->what(), HasSubstr("ENOSPC"));
+  const Error full = thrown_by([] { write_file("/dev/full", "x"); });
+  EXPECT_THAT(full.what(), HasSubstr("ENOSPC"));
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "support/error_of.hpp"
 #include "support/message_check.hpp"
 
 namespace ddp::base {
@@ -136,14 +137,9 @@ TEST(Message, ACountWithoutElementsTakesNoMemory) {
 TEST(Message, OneThatIsTooLargeIsNotSent) {
   Everything large{.points = {{}}};
   large.variables["NAME"] = std::string(2000, 'x');
-  try {
-    encode(large);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
-    EXPECT_THAT(error.what(),
-                testing::MatchesRegex("sending the everything: it has .* bytes, more than 2000; say less"));
-  }
+  const Error error = test::thrown_by([&] { encode(large); });
+  EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+  EXPECT_THAT(error.what(), testing::MatchesRegex("sending the everything: it has .* bytes, more than 2000; say less"));
   EXPECT_THAT(tests::refusal_of<Everything>(Bytes(2001)), HasSubstr("it has 2001 bytes, more than 2000"));
 }
 

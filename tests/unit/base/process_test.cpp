@@ -15,6 +15,7 @@
 #include <ddp/error.hpp>
 
 #include "base/process.hpp"
+#include "support/error_of.hpp"
 
 namespace ddp::base {
 namespace {
@@ -199,12 +200,8 @@ TEST(ChildProcess, ReleaseLeavesItToTheCaller) {
 TEST(ChildProcess, WithoutAPidfdTheErrorSaysWhy) {
   ChildProcess process = child([] {});
   ASSERT_EQ(::waitpid(process.pid(), nullptr, 0), process.pid());
-  try {
-    process.pidfd();
-    ADD_FAILURE() << "there is no such process";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.native(), "ESRCH (3)");
-  }
+  const Error error = test::thrown_by([&] { process.pidfd(); });
+  EXPECT_EQ(error.native(), "ESRCH (3)");
 }
 
 TEST(ChildProcess, WaitsWithoutAPidfd) {

@@ -23,6 +23,7 @@
 #include <ddp/error.hpp>
 
 #include "base/socket.hpp"
+#include "support/error_of.hpp"
 
 namespace ddp::base {
 namespace {
@@ -335,12 +336,7 @@ using std::chrono::seconds;
 using testing::HasSubstr;
 
 std::optional<Error> problem_of(const std::string& host, int flags, Deadline deadline) {
-  try {
-    resolve(host, 80, flags, "connecting to the store", deadline);
-  } catch (const Error& error) {
-    return error;
-  }
-  return std::nullopt;
+  return test::error_of([&] { resolve(host, 80, flags, "connecting to the store", deadline); });
 }
 
 TEST(AddressLookup, AResolverThatHangsIsNotWaitedFor) {

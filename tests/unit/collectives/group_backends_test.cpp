@@ -32,14 +32,12 @@ TEST(GroupBackends, RefuseRanksOfAnotherVersion) {
   const ConnectOptions connect{.interface_address = "127.0.0.1"};
   GroupBackends backends(BackendChoice::of("host"), members, connect);
   const Bytes other = base::ByteWriter().text("9.8.7").blob({}).bytes();
-  try {
+  const Error error = ddp::test::thrown_by([&] {
     backends.connect({backends.addresses(), other, other}, Deadline::after(std::chrono::seconds(10)));
-    FAIL() << "connected";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::conflict) << error.what();
-    EXPECT_EQ(error.ranks(), (std::vector{3, 5, 6}));
-    EXPECT_NE(error.cause().find("9.8.7"), std::string::npos) << error.cause();
-  }
+  });
+  EXPECT_EQ(error.code(), ErrorCode::conflict) << error.what();
+  EXPECT_EQ(error.ranks(), (std::vector{3, 5, 6}));
+  EXPECT_NE(error.cause().find("9.8.7"), std::string::npos) << error.cause();
 }
 
 /// Which has none for barriers and for the comparison of arguments.
@@ -50,13 +48,11 @@ TEST(GroupBackends, RefuseAFirstOneThatServesNoCpuTensors) {
   GroupBackends backends(BackendChoice::of("test_cuda_only"), members, connect);
   ::unsetenv("DDP_BACKEND_PATH");
   const Bytes all = backends.addresses();
-  try {
+  const Error error = ddp::test::thrown_by([&] {
     backends.connect({all, all, all}, Deadline::after(std::chrono::seconds(10)));
-    FAIL() << "connected";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::unavailable) << error.what();
-    EXPECT_NE(error.cause().find("'test_cuda_only' serves no CPU tensors"), std::string::npos) << error.cause();
-  }
+  });
+  EXPECT_EQ(error.code(), ErrorCode::unavailable) << error.what();
+  EXPECT_NE(error.cause().find("'test_cuda_only' serves no CPU tensors"), std::string::npos) << error.cause();
 }
 
 TEST(GroupBackends, AreNamedByDeviceAsInTorch) {
@@ -106,13 +102,9 @@ TEST(GroupBackends, AnyPluginThatServesThemCanHaveTheCudaTensors) {
 }
 
 TEST(GroupBackends, RefuseASecondOneThatServesNoCudaTensors) {
-  try {
-    backends_of_one("cuda:host");
-    FAIL() << "connected";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::unavailable) << error.what();
-    EXPECT_NE(error.cause().find("'host' serves no CUDA tensors"), std::string::npos) << error.cause();
-  }
+  const Error error = ddp::test::thrown_by([&] { backends_of_one("cuda:host"); });
+  EXPECT_EQ(error.code(), ErrorCode::unavailable) << error.what();
+  EXPECT_NE(error.cause().find("'host' serves no CUDA tensors"), std::string::npos) << error.cause();
 }
 
 }  // namespace

@@ -19,6 +19,7 @@ namespace {
 using ddp::test::BackendControl;
 using ddp::test::error_of;
 using ddp::test::soon;
+using ddp::test::thrown_by;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::HasSubstr;
@@ -95,9 +96,8 @@ TEST_F(GroupEngineTest, WorkTellsWhetherAndWhenItFinished) {
   EXPECT_FALSE(work.done());
   EXPECT_FALSE(work.error());
   EXPECT_FALSE(work.finished_at());
-  const auto given_up = error_of([&] { work.wait(Deadline::after(milliseconds(50))); });
-  ASSERT_TRUE(given_up);
-  EXPECT_EQ(given_up->code(), ErrorCode::timeout);
+  const Error given_up = thrown_by([&] { work.wait(Deadline::after(milliseconds(50))); });
+  EXPECT_EQ(given_up.code(), ErrorCode::timeout);
   EXPECT_FALSE(work.done()) << "the operation continues when the caller stops waiting";
   const auto before = Deadline::Clock::now();
   control_->release();
@@ -179,9 +179,8 @@ TEST_F(GroupEngineTest, TheGroupsTimeoutIsTheDefaultDeadline) {
   start(milliseconds(500));
   control_->hold();
   const auto begin = Deadline::Clock::now();
-  const auto error = error_of([&] { collective().wait(); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->code(), ErrorCode::timeout);
+  const Error error = thrown_by([&] { collective().wait(); });
+  EXPECT_EQ(error.code(), ErrorCode::timeout);
   EXPECT_LT(Deadline::Clock::now() - begin, seconds(10));
 }
 
@@ -190,10 +189,9 @@ TEST_F(GroupEngineTest, ADeadlineHoldsForTransfersToo) {
   control_->hold();
   const auto begin = Deadline::Clock::now();
   const Work work = transfer(OperationKind::recv, 4, Deadline::after(milliseconds(600)));
-  const auto error = error_of([&] { work.wait(); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->code(), ErrorCode::timeout);
-  EXPECT_THAT(error->what(), HasSubstr("nothing for it before the deadline"));
+  const Error error = thrown_by([&] { work.wait(); });
+  EXPECT_EQ(error.code(), ErrorCode::timeout);
+  EXPECT_THAT(error.what(), HasSubstr("nothing for it before the deadline"));
   EXPECT_LT(Deadline::Clock::now() - begin, seconds(10));
 }
 
@@ -202,22 +200,19 @@ TEST_F(GroupEngineTest, ABrokenConnectionFailsTheGroupAtOnce) {
   control_->fail("all_reduce 2");
   EXPECT_FALSE(error_of([&] { collective().wait(); }));
   const auto begin = Deadline::Clock::now();
-  const auto error = error_of([&] { collective().wait(); });
-  ASSERT_TRUE(error);
-  EXPECT_THAT(error->what(), HasSubstr("the connection broke"));
-  EXPECT_THAT(error->what(), HasSubstr("all_reduce #2"));
+  const Error error = thrown_by([&] { collective().wait(); });
+  EXPECT_THAT(error.what(), HasSubstr("the connection broke"));
+  EXPECT_THAT(error.what(), HasSubstr("all_reduce #2"));
   EXPECT_LT(Deadline::Clock::now() - begin, seconds(10));
-  const auto later = error_of([&] { static_cast<void>(collective()); });
-  ASSERT_TRUE(later);
-  EXPECT_STREQ(later->what(), error->what());
+  const Error later = thrown_by([&] { static_cast<void>(collective()); });
+  EXPECT_STREQ(later.what(), error.what());
 }
 
 TEST_F(GroupEngineTest, AnOperationThatTheBackendRefusesFails) {
   start();
   control_->refuse("send tag 1");
-  const auto error = error_of([&] { transfer(OperationKind::send, 1).wait(); });
-  ASSERT_TRUE(error);
-  EXPECT_THAT(error->what(), HasSubstr("the backend has no room"));
+  const Error error = thrown_by([&] { transfer(OperationKind::send, 1).wait(); });
+  EXPECT_THAT(error.what(), HasSubstr("the backend has no room"));
 }
 
 TEST_F(GroupEngineTest, ClosingAnIdleGroupAbortsNothing) {
@@ -237,9 +232,8 @@ TEST_F(GroupEngineTest, ClosingWithWorkUnderWayAbortsIt) {
   engine_.reset();
   EXPECT_LT(Deadline::Clock::now() - begin, seconds(10));
   for (const Work& work : works) {
-    const auto error = error_of([&] { work.wait(soon(2000)); });
-    ASSERT_TRUE(error);
-    EXPECT_EQ(error->code(), ErrorCode::aborted) << error->what();
+    const Error error = thrown_by([&] { work.wait(soon(2000)); });
+    EXPECT_EQ(error.code(), ErrorCode::aborted) << error.what();
   }
 }
 
@@ -263,9 +257,8 @@ TEST_F(GroupEngineTest, AbortEndsWhatRunsAndWhatComes) {
     EXPECT_EQ(work.error()->ranks(), std::vector<int>{7});
   }
   waits.join();
-  const auto later = error_of([&] { static_cast<void>(collective()); });
-  ASSERT_TRUE(later);
-  EXPECT_STREQ(later->what(), why.what());
+  const Error later = thrown_by([&] { static_cast<void>(collective()); });
+  EXPECT_STREQ(later.what(), why.what());
   ProcessGroup(engine_).abort("once more");
   EXPECT_STREQ(error_of([&] { static_cast<void>(collective()); })->what(), why.what());
 }
@@ -273,11 +266,10 @@ TEST_F(GroupEngineTest, AbortEndsWhatRunsAndWhatComes) {
 TEST_F(GroupEngineTest, AbortWithWordsNamesTheRank) {
   start();
   ProcessGroup(engine_).abort("the monitor says so");
-  const auto error = error_of([&] { static_cast<void>(collective()); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->code(), ErrorCode::aborted);
-  EXPECT_EQ(error->ranks(), std::vector<int>{0});
-  EXPECT_THAT(error->what(), HasSubstr("rank 0 aborted it: the monitor says so"));
+  const Error error = thrown_by([&] { static_cast<void>(collective()); });
+  EXPECT_EQ(error.code(), ErrorCode::aborted);
+  EXPECT_EQ(error.ranks(), std::vector<int>{0});
+  EXPECT_THAT(error.what(), HasSubstr("rank 0 aborted it: the monitor says so"));
 }
 
 TEST_F(GroupEngineTest, ClosingWithPostedTransfersAbortsThem) {
@@ -287,9 +279,8 @@ TEST_F(GroupEngineTest, ClosingWithPostedTransfersAbortsThem) {
   ASSERT_TRUE(control_->wait_for("post recv tag 2", soon()));
   engine_.reset();
   for (const Work& work : works) {
-    const auto error = error_of([&] { work.wait(soon(2000)); });
-    ASSERT_TRUE(error);
-    EXPECT_EQ(error->code(), ErrorCode::aborted) << error->what();
+    const Error error = thrown_by([&] { work.wait(soon(2000)); });
+    EXPECT_EQ(error.code(), ErrorCode::aborted) << error.what();
   }
 }
 
@@ -312,10 +303,9 @@ class GroupWithASilentMember : public GroupEngineTest {
 
 TEST_F(GroupWithASilentMember, ItIsNamedLongBeforeTheDeadline) {
   for (const Work& work : {collective(), transfer(OperationKind::recv, 1)}) {
-    const auto error = error_of([&] { work.wait(Deadline::after(seconds(40))); });
-    ASSERT_TRUE(error);
-    EXPECT_EQ(error->code(), ErrorCode::peer_lost) << error->what();
-    EXPECT_EQ(error->ranks(), std::vector<int>{1});
+    const Error error = thrown_by([&] { work.wait(Deadline::after(seconds(40))); });
+    EXPECT_EQ(error.code(), ErrorCode::peer_lost) << error.what();
+    EXPECT_EQ(error.ranks(), std::vector<int>{1});
   }
 }
 

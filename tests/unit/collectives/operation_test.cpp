@@ -195,6 +195,7 @@ namespace ddp {
 namespace {
 
 using ddp::test::error_of;
+using ddp::test::thrown_by;
 using testing::ElementsAre;
 using testing::ElementsAreArray;
 using Shape = std::vector<std::int64_t>;
@@ -242,16 +243,14 @@ TEST(TensorView, ShapesWithoutASizeAreRefused) {
 TEST(TensorView, BytesThatDoNotFitAreRefused) {
   double memory = 0;
   // 2^61 elements can be counted, but not their 2^64 bytes
-  const auto error = error_of([&] { TensorView(&memory, DType::float64, {1LL << 61}); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->code(), ErrorCode::invalid_argument);
+  const Error error = thrown_by([&] { TensorView(&memory, DType::float64, {1LL << 61}); });
+  EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
   EXPECT_EQ(TensorView(&memory, DType::uint8, {1LL << 61}).size_bytes(), std::size_t{1} << 61U);
 }
 
 TEST(TensorView, NullIsRefusedWhereThereAreElements) {
-  const auto error = error_of([] { TensorView(nullptr, DType::float32, {2}); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->code(), ErrorCode::invalid_argument);
+  const Error error = thrown_by([] { TensorView(nullptr, DType::float32, {2}); });
+  EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
 }
 
 TEST(TensorView, SlicesAreOneDimensionalAndPointIntoTheSameMemory) {

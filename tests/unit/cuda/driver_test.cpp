@@ -17,6 +17,7 @@
 #include "cuda/memory.hpp"
 #include "cuda/stream.hpp"
 #include "support/checkout.hpp"
+#include "support/error_of.hpp"
 #include "unit/cuda/cuda_fixture.hpp"
 
 namespace ddp::cuda {
@@ -130,18 +131,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-/// The error that @p call throws.
-template <class Call>
-ErrorDetail error_of(Call call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.detail();
-  }
-  ADD_FAILURE() << "no error";
-  return {};
-}
-
 TEST(CudaOwners, LeaveNothingBehind) {
   fake_driver();
   const FakeCudaLive before = fake_cuda_live();
@@ -241,17 +230,17 @@ TEST(CudaOwners, StreamsAndEventsOrder) {
 
 TEST(CudaOwners, ErrorsSayWhatFailed) {
   const ContextPtr context = PrimaryContext::retain(0);
-  const ErrorDetail memory = error_of([&] { DeviceMemory(context, std::size_t{1} << 40); });
-  EXPECT_EQ(memory.attempted, "allocating 1099511627776 bytes on CUDA device 0");
-  EXPECT_EQ(memory.cause, "out of memory");
-  EXPECT_EQ(memory.native, "CUDA_ERROR_OUT_OF_MEMORY (2)");
-  EXPECT_THAT(memory.hint, HasSubstr("nvidia-smi"));
-  const ErrorDetail device = error_of([] { PrimaryContext::retain(99); });
-  EXPECT_EQ(device.code, ErrorCode::invalid_argument);
-  EXPECT_EQ(device.native, "CUDA_ERROR_INVALID_DEVICE (101)");
-  EXPECT_EQ(error_of([] { device_facts(-1); }).attempted, "describing CUDA device -1");
+  const Error memory = test::thrown_by([&] { DeviceMemory(context, std::size_t{1} << 40); });
+  EXPECT_EQ(memory.attempted(), "allocating 1099511627776 bytes on CUDA device 0");
+  EXPECT_EQ(memory.cause(), "out of memory");
+  EXPECT_EQ(memory.native(), "CUDA_ERROR_OUT_OF_MEMORY (2)");
+  EXPECT_THAT(memory.hint(), HasSubstr("nvidia-smi"));
+  const Error device = test::thrown_by([] { PrimaryContext::retain(99); });
+  EXPECT_EQ(device.code(), ErrorCode::invalid_argument);
+  EXPECT_EQ(device.native(), "CUDA_ERROR_INVALID_DEVICE (101)");
+  EXPECT_EQ(test::thrown_by([] { device_facts(-1); }).attempted(), "describing CUDA device -1");
   const unsigned text = 0;
-  EXPECT_EQ(error_of([&] { Module(context, &text); }).native, "CUDA_ERROR_INVALID_IMAGE (200)");
+  EXPECT_EQ(test::thrown_by([&] { Module(context, &text); }).native(), "CUDA_ERROR_INVALID_IMAGE (200)");
   EXPECT_EQ(error_name(static_cast<CUresult>(4711)), "CUresult (4711)");
   EXPECT_NO_THROW(check(CUDA_SUCCESS, "nothing"));
 }

@@ -17,6 +17,7 @@ using base::to_bytes;
 using base::to_text;
 using test::error_of;
 using test::soon;
+using test::thrown_by;
 
 TEST(MemoryStore, SaysWhoItIs) {
   const MemoryStore store{std::make_shared<MemoryHub>(3), 2};
@@ -63,9 +64,8 @@ TEST(MemoryStore, NothingIsVisibleBeforeTheFence) {
   const auto hub = std::make_shared<MemoryHub>(1);
   MemoryStore store{hub, 0};
   store.put("key", to_bytes("value"));
-  const auto early = error_of([&] { store.get(0, "key", soon()); });
-  ASSERT_TRUE(early);
-  EXPECT_EQ(early->code(), ErrorCode::not_found);
+  const Error early = thrown_by([&] { store.get(0, "key", soon()); });
+  EXPECT_EQ(early.code(), ErrorCode::not_found);
   store.fence(soon());
   EXPECT_EQ(to_text(store.get(0, "key", soon())), "value");
 }
@@ -100,9 +100,8 @@ TEST(MemoryStore, RefusesBadArguments) {
     ASSERT_TRUE(error) << rank;
     EXPECT_EQ(error->code(), ErrorCode::invalid_argument);
   }
-  const auto error = error_of([&] { store.put("a b", {}); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->code(), ErrorCode::invalid_argument);
+  const Error error = thrown_by([&] { store.put("a b", {}); });
+  EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
 }
 
 TEST(MemoryStore, NothingWorksAfterClose) {

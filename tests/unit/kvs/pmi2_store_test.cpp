@@ -25,6 +25,7 @@ using test::error_of;
 using test::FakePmi2Server;
 using test::run_ranks;
 using test::soon;
+using test::thrown_by;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
@@ -166,24 +167,21 @@ TEST(Pmi2Store, SaysSoWhenItCannotFindOutWhoIsAbsent) {
   FakePmi2Server server{{.world_size = 2, .silent_command = "name-lookup"}};
   const auto store = join(server, 0, 2);
   const Deadline deadline = soon(400);
-  const auto error = error_of([&] { store->fence(deadline); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->code(), ErrorCode::timeout);
-  EXPECT_TRUE(error->ranks().empty());
-  EXPECT_THAT(error->what(), HasSubstr("unknown"));
+  const Error error = thrown_by([&] { store->fence(deadline); });
+  EXPECT_EQ(error.code(), ErrorCode::timeout);
+  EXPECT_TRUE(error.ranks().empty());
+  EXPECT_THAT(error.what(), HasSubstr("unknown"));
   EXPECT_LT(Deadline::Clock::now(), deadline.when() + test::kBusyMachine);
 }
 
 TEST(Pmi2Store, RankAndSizeMustBeThoseOfTheEnvironment) {
   FakePmi2Server server{{.world_size = 2, .rank_offset = 1}};
-  const auto rank_error = error_of([&] { join(server, 0, 2); });
-  ASSERT_TRUE(rank_error);
-  EXPECT_EQ(rank_error->code(), ErrorCode::conflict);
-  EXPECT_THAT(rank_error->what(), HasSubstr("PMI_RANK says rank 0, the PMI-2 server says 1"));
+  const Error rank_error = thrown_by([&] { join(server, 0, 2); });
+  EXPECT_EQ(rank_error.code(), ErrorCode::conflict);
+  EXPECT_THAT(rank_error.what(), HasSubstr("PMI_RANK says rank 0, the PMI-2 server says 1"));
   FakePmi2Server other{{.world_size = 2}};
-  const auto size_error = error_of([&] { join(other, 0, 3); });
-  ASSERT_TRUE(size_error);
-  EXPECT_THAT(size_error->what(), HasSubstr("PMI_SIZE says size 3, the PMI-2 server says 2"));
+  const Error size_error = thrown_by([&] { join(other, 0, 3); });
+  EXPECT_THAT(size_error.what(), HasSubstr("PMI_SIZE says size 3, the PMI-2 server says 2"));
 }
 
 TEST(Pmi2Store, ImpossibleRankIsAProtocolError) {
@@ -218,10 +216,9 @@ TEST(Pmi2Store, SecondUseInATaskIsExplained) {
   std::array<int, 2> ends{};
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends.data()), 0);
   ::close(ends[1]);
-  const auto error = error_of([&] { Pmi2Store(base::UniqueFd{ends[0]}, identity(0, 1), soon(200)); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->code(), ErrorCode::peer_lost);
-  EXPECT_THAT(error->hint(), HasSubstr("second time"));
+  const Error error = thrown_by([&] { Pmi2Store(base::UniqueFd{ends[0]}, identity(0, 1), soon(200)); });
+  EXPECT_EQ(error.code(), ErrorCode::peer_lost);
+  EXPECT_THAT(error.hint(), HasSubstr("second time"));
 }
 
 TEST(Pmi2Store, RefusalCarriesTheNativeCode) {
@@ -237,15 +234,13 @@ TEST(Pmi2Store, RefusalCarriesTheNativeCode) {
 TEST(Pmi2Store, DescriptorThatIsNoSocketIsLeftAlone) {
   const int closed = ::open("/dev/null", O_RDONLY);
   ::close(closed);
-  const auto gone = error_of([&] { Pmi2Store(base::UniqueFd{closed}, identity(0, 1), soon(200)); });
-  ASSERT_TRUE(gone);
-  EXPECT_EQ(gone->code(), ErrorCode::unavailable);
-  EXPECT_EQ(gone->native(), "EBADF (9)");
+  const Error gone = thrown_by([&] { Pmi2Store(base::UniqueFd{closed}, identity(0, 1), soon(200)); });
+  EXPECT_EQ(gone.code(), ErrorCode::unavailable);
+  EXPECT_EQ(gone.native(), "EBADF (9)");
   std::array<int, 2> ends{};
   ASSERT_EQ(::pipe(ends.data()), 0);
-  const auto pipe_error = error_of([&] { Pmi2Store(base::UniqueFd{ends[0]}, identity(0, 1), soon(200)); });
-  ASSERT_TRUE(pipe_error);
-  EXPECT_EQ(pipe_error->native(), "ENOTSOCK (88)");
+  const Error pipe_error = thrown_by([&] { Pmi2Store(base::UniqueFd{ends[0]}, identity(0, 1), soon(200)); });
+  EXPECT_EQ(pipe_error.native(), "ENOTSOCK (88)");
   EXPECT_EQ(::close(ends[0]), 0) << "the store closed a descriptor that is not PMI's";
   ::close(ends[1]);
 }

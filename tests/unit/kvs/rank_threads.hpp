@@ -14,6 +14,7 @@
 #include <ddp/error.hpp>
 #include <ddp/key_value_store.hpp>
 
+#include "support/error_of.hpp"
 #include "support/sanitized.hpp"
 
 namespace ddp::test {
@@ -22,17 +23,6 @@ namespace ddp::test {
 inline constexpr std::chrono::seconds kBusyMachine{5};
 
 inline Deadline soon(int ms = 20'000) { return Deadline::after(std::chrono::milliseconds(ms)); }
-
-/// The Error that @p action throws; nothing if it throws none.
-template <class Action>
-std::optional<Error> error_of(Action&& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error;
-  }
-  return std::nullopt;
-}
 
 /// Runs @p body once per rank, each in a thread, and rethrows the first exception.
 inline void run_ranks(int world_size, const std::function<void(int rank)>& body) {

@@ -9,6 +9,7 @@
 #include <gmock/gmock.h>
 
 #include <ddp/error.hpp>
+#include "support/error_of.hpp"
 
 namespace ddp {
 namespace {
@@ -50,13 +51,9 @@ class SealedStore : public testing::Test {
     return store.get(rank, key, Deadline::after(std::chrono::seconds(1)));
   }
   void expect_refused(KeyValueStore& store, int rank, std::string_view key) {
-    try {
-      get(store, rank, key);
-      ADD_FAILURE() << "taken";
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::protocol);
-      EXPECT_THAT(error.what(), testing::HasSubstr("'" + std::string(key) + "' of rank " + std::to_string(rank)));
-    }
+    const Error error = test::thrown_by([&] { get(store, rank, key); });
+    EXPECT_EQ(error.code(), ErrorCode::protocol);
+    EXPECT_THAT(error.what(), testing::HasSubstr("'" + std::string(key) + "' of rank " + std::to_string(rank)));
   }
   std::shared_ptr<Table> table = std::make_shared<Table>();
 };
@@ -106,12 +103,8 @@ TEST_F(SealedStore, NoValueStandsForAnother) {
 }
 
 TEST_F(SealedStore, NeedsASecret) {
-  try {
-    rank(0, "");
-    ADD_FAILURE() << "made";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
-  }
+  const Error error = test::thrown_by([&] { rank(0, ""); });
+  EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
 }
 
 }  // namespace

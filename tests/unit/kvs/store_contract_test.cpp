@@ -13,6 +13,7 @@ namespace {
 
 using std::chrono::milliseconds;
 using test::error_of;
+using test::thrown_by;
 using testing::HasSubstr;
 
 TEST(StoreContract, RanksOutsideTheWorldAreRefused) {
@@ -27,10 +28,9 @@ TEST(StoreContract, RanksOutsideTheWorldAreRefused) {
 
 TEST(StoreContract, AStoreThatWasLeftIsUnavailable) {
   EXPECT_NO_THROW(check_usable(true, "fence"));
-  const auto error = error_of([] { check_usable(false, "the second fence"); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->code(), ErrorCode::unavailable);
-  EXPECT_EQ(error->attempted(), "the second fence");
+  const Error error = thrown_by([] { check_usable(false, "the second fence"); });
+  EXPECT_EQ(error.code(), ErrorCode::unavailable);
+  EXPECT_EQ(error.attempted(), "the second fence");
 }
 
 TEST(StoreContract, AQuarterIsKeptAndAtMostTwoSeconds) {
@@ -83,10 +83,9 @@ TEST(StoreKey, RefusesEverythingElse) {
 }
 
 TEST(StoreKey, MessageIsPrintable) {
-  const auto error = test::error_of([] { check_key("a\nb"); });
-  ASSERT_TRUE(error);
-  EXPECT_NE(std::string(error->what()).find("a\\x0ab"), std::string::npos) << error->what();
-  EXPECT_EQ(std::string(error->what()).find('\n'), std::string::npos);
+  const Error error = test::thrown_by([] { check_key("a\nb"); });
+  EXPECT_NE(std::string(error.what()).find("a\\x0ab"), std::string::npos) << error.what();
+  EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos);
 }
 
 }  // namespace

@@ -29,6 +29,7 @@ using test::awkward_value;
 using test::error_of;
 using test::run_ranks;
 using test::soon;
+using test::thrown_by;
 using testing::ElementsAre;
 
 class TorchStore : public testing::TestWithParam<bool> {
@@ -96,10 +97,9 @@ TEST_P(TorchStore, AllRanksValuesComeInPages) {
     EXPECT_EQ(values[place], awkward_value(rank, 100));
     EXPECT_EQ(parted[place], awkward_value(rank, rank == kOdd ? kInParts : 10));
   }
-  const auto error = error_of([&] { store->get_all("one-lacks-it", soon()); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->code(), ErrorCode::not_found);
-  EXPECT_THAT(error->attempted(), testing::HasSubstr(fmt::format("of rank {} ", kOdd)));
+  const Error error = thrown_by([&] { store->get_all("one-lacks-it", soon()); });
+  EXPECT_EQ(error.code(), ErrorCode::not_found);
+  EXPECT_THAT(error.attempted(), testing::HasSubstr(fmt::format("of rank {} ", kOdd)));
   EXPECT_EQ(store->get_all("k", soon()).size(), kRanks) << "it is still usable";
 }
 
@@ -245,10 +245,9 @@ TEST(TcpStoreClient, NobodyListens) {
     const auto listener = base::listen_tcp("127.0.0.1");
     port = base::local_port(listener.get());
   }
-  const auto error = error_of([&] { TcpStoreClient("127.0.0.1", port, 0, 1, "p", soon(300)); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->code(), ErrorCode::unavailable);
-  EXPECT_EQ(error->native(), "ECONNREFUSED (111)");
+  const Error error = thrown_by([&] { TcpStoreClient("127.0.0.1", port, 0, 1, "p", soon(300)); });
+  EXPECT_EQ(error.code(), ErrorCode::unavailable);
+  EXPECT_EQ(error.native(), "ECONNREFUSED (111)");
 }
 
 TEST(TcpStoreClient, SilentServerEndsAtTheDeadline) {
@@ -267,10 +266,9 @@ TEST(TcpStoreClient, WrongEchoIsAProtocolError) {
 
 TEST(TcpStoreClient, WhoIsRefusedIsToldWhomAStoreServes) {
   BrokenServer server{[](int fd) { ::shutdown(fd, SHUT_RDWR); }};
-  const auto error = error_of([&] { server.join(); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->code(), ErrorCode::peer_lost);
-  EXPECT_THAT(error->hint(), testing::HasSubstr("only processes of the job's user"));
+  const Error error = thrown_by([&] { server.join(); });
+  EXPECT_EQ(error.code(), ErrorCode::peer_lost);
+  EXPECT_THAT(error.hint(), testing::HasSubstr("only processes of the job's user"));
 }
 
 TEST(TcpStoreClient, HugeLengthIsRefusedBeforeItIsAllocated) {
@@ -335,10 +333,9 @@ TEST(TcpStoreClient, ServerThatFallsSilentInAFenceEndsAtTheDeadline) {
 
 TEST(TcpStoreClient, RefusesImpossibleRanks) {
   for (const auto& [rank, size] : {std::pair{2, 2}, {-1, 2}, {0, 0}}) {
-    const auto error = error_of(
+    const Error error = thrown_by(
         [&, rank = rank, size = size] { TcpStoreClient(base::UniqueFd{}, "test", rank, size, "p", soon(100)); });
-    ASSERT_TRUE(error);
-    EXPECT_EQ(error->code(), ErrorCode::invalid_argument);
+    EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
   }
 }
 

@@ -13,6 +13,7 @@ using test::error_of;
 using test::expect_success;
 using test::reduction;
 using test::run_named;
+using test::thrown_by;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
@@ -88,11 +89,10 @@ TEST(NamedOperations, WhatDiffersFailsOnAllRanksAndTheNextOneWorks) {
   run_named(3, {}, [](int rank, NamedOperations& named) {
     for (int round = 0; round < 3; ++round) {
       std::vector<float> values(rank == 2 ? 4 : 3, 1.0F);
-      const auto error = end_of(named.submit(reduction("gradient", values)));
-      ASSERT_TRUE(error);
-      EXPECT_EQ(error->code(), ErrorCode::mismatch);
-      EXPECT_THAT(error->what(), HasSubstr("all_reduce 'gradient': ranks 0, 1 have float32[3]"));
-      EXPECT_THAT(error->what(), HasSubstr("rank 2 has float32[4]"));
+      const Error error = end_of(named.submit(reduction("gradient", values))).value();
+      EXPECT_EQ(error.code(), ErrorCode::mismatch);
+      EXPECT_THAT(error.what(), HasSubstr("all_reduce 'gradient': ranks 0, 1 have float32[3]"));
+      EXPECT_THAT(error.what(), HasSubstr("rank 2 has float32[4]"));
       std::vector<float> right(3, 1.0F);
       expect_success(named.submit(reduction("gradient", right)));
       EXPECT_EQ(right.front(), 3.0F);
@@ -246,10 +246,9 @@ TEST(NamedOperations, AJoinedRankTakesPartWithZerosUntilAllHaveJoined) {
       if (rank == 2) {
         expect_success(gather);
         EXPECT_THAT(gather.results().front().rows, ElementsAre(0, 0, 1));
-        const auto error =
-            end_of(named.submit({.kind = NamedKind::broadcast, .name = "b", .tensors = {mine}, .root = 0}));
-        ASSERT_TRUE(error);
-        EXPECT_THAT(error->what(), HasSubstr("join()"));
+        const Error error =
+            end_of(named.submit({.kind = NamedKind::broadcast, .name = "b", .tensors = {mine}, .root = 0})).value();
+        EXPECT_THAT(error.what(), HasSubstr("join()"));
       } else {
         const NamedHandle last = named.join();  // its own gather needs the others' names, which never come
         expect_success(last);
@@ -285,10 +284,9 @@ TEST(NamedOperations, SetsOfRanksGoOnBesideEachOther) {
     EXPECT_THAT(named.ranks_of(own), rank % 2 == 0 ? ElementsAre(0, 2) : ElementsAre(1, 3));
     named.remove_set(even, limit);
     EXPECT_EQ(error_of([&] { named.remove_set(even, limit); })->code(), ErrorCode::invalid_argument);
-    const auto different = error_of([&] { named.add_set(rank == 0 ? std::vector{0, 1} : std::vector{0, 2}, limit); });
-    ASSERT_TRUE(different);
-    EXPECT_EQ(different->code(), ErrorCode::mismatch);
-    EXPECT_THAT(different->what(), HasSubstr("rank 0 has ranks [0, 1], ranks 1-3 have ranks [0, 2]"));
+    const Error different = thrown_by([&] { named.add_set(rank == 0 ? std::vector{0, 1} : std::vector{0, 2}, limit); });
+    EXPECT_EQ(different.code(), ErrorCode::mismatch);
+    EXPECT_THAT(different.what(), HasSubstr("rank 0 has ranks [0, 1], ranks 1-3 have ranks [0, 2]"));
     expect_success(named.submit({.name = "end"}));
   });
 }
@@ -327,10 +325,9 @@ TEST(NamedOperations, WhatRanksDoNotSubmitInTimeFailsOnAllAndNamesThem) {
                 EXPECT_EQ(error->code(), ErrorCode::timeout);
                 return;
               }
-              const auto error = end_of(named.submit({.name = "alone"}));
-              ASSERT_TRUE(error);
-              EXPECT_EQ(error->code(), ErrorCode::timeout);
-              EXPECT_THAT(error->what(), HasSubstr("barrier 'alone': rank 1 did not submit it in time"));
+              const Error error = end_of(named.submit({.name = "alone"})).value();
+              EXPECT_EQ(error.code(), ErrorCode::timeout);
+              EXPECT_THAT(error.what(), HasSubstr("barrier 'alone': rank 1 did not submit it in time"));
             });
 }
 
@@ -350,10 +347,9 @@ TEST(NamedOperations, WhatIsMissingInTheLearnedOrderFailsAsWell) {
                   std::this_thread::sleep_for(std::chrono::milliseconds(5));
                 return;
               }
-              const auto error = end_of(named.submit(reduction("a", values)));
-              ASSERT_TRUE(error);
-              EXPECT_EQ(error->code(), ErrorCode::timeout);
-              EXPECT_THAT(error->what(), HasSubstr("all_reduce 'a': rank 1 did not submit it in time"));
+              const Error error = end_of(named.submit(reduction("a", values))).value();
+              EXPECT_EQ(error.code(), ErrorCode::timeout);
+              EXPECT_THAT(error.what(), HasSubstr("all_reduce 'a': rank 1 did not submit it in time"));
             });
 }
 
@@ -411,9 +407,8 @@ TEST(NamedOperations, ASetThatGoesEndsWhatWaitsInItsLearnedOrder) {
     if (rank == 0) waiting = named.submit(reduction("a", values, set));
     named.remove_set(set, limit);
     if (waiting) {
-      const auto error = end_of(*waiting);
-      ASSERT_TRUE(error);
-      EXPECT_THAT(error->what(), HasSubstr("removed"));
+      const Error error = end_of(*waiting).value();
+      EXPECT_THAT(error.what(), HasSubstr("removed"));
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(500));  // the set's group has ended by then
     expect_success(named.submit(reduction("behind", values)));
@@ -434,9 +429,8 @@ TEST(NamedOperations, NamesOfAllBytesStayReadable) {
                                                           {"\xc3", "'\\xc3'"}}) {
       std::vector<float> values(1);
       const NamedCall call{.kind = NamedKind::broadcast, .name = name, .tensors = {values}, .root = 9};
-      const auto error = error_of([&] { static_cast<void>(named.submit(call)); });
-      ASSERT_TRUE(error);
-      EXPECT_THAT(error->what(), HasSubstr(shown));
+      const Error error = thrown_by([&] { static_cast<void>(named.submit(call)); });
+      EXPECT_THAT(error.what(), HasSubstr(shown));
     }
   });
 }

@@ -37,39 +37,15 @@ std::vector<TensorInfo> alternating() {
   return tensors;
 }
 
-// The four cases of torch/test/distributed/test_c10d_common.py, ComputeBucketPlanTest.
-
-TEST(BucketPlan, SingleLimitSingleType) {
-  const auto result = assign_buckets(floats({100, 200, 100, 50}), Limits{400});
-  EXPECT_EQ(result, (BucketPlan{{0}, {1}, {2}, {3}}));
-}
-
-TEST(BucketPlan, SingleLimitTwoTypes) {
-  const auto result = assign_buckets(alternating(), Limits{400});
-  EXPECT_EQ(result, (BucketPlan{{0, 2}, {1, 3}, {4}, {5}}));
-}
-
-TEST(BucketPlan, SeveralLimitsSingleType) {
-  const auto result = assign_buckets(floats({10, 10, 10, 10}), Limits{40, 80});
-  EXPECT_EQ(result, (BucketPlan{{0}, {1, 2}, {3}}));
-}
-
-TEST(BucketPlan, SeveralLimitsTwoTypes) {
-  const auto result = assign_buckets(alternating(), Limits{200, 400});
-  EXPECT_EQ(result, (BucketPlan{{0}, {1}, {2, 4}, {3, 5}}));
-}
-
-TEST(BucketPlan, NothingToAssign) {
-  const auto result = assign_buckets({}, Limits{100});
-  EXPECT_TRUE(result.empty());
-}
-
-TEST(BucketPlan, ALargeTensorIsNotSplit) {
-  EXPECT_EQ(assign_buckets(floats({1, 1000, 1}), Limits{100}), (BucketPlan{{0, 1}, {2}}));
-}
-
-TEST(BucketPlan, EmptyTensorsAreAssignedToo) {
-  EXPECT_EQ(assign_buckets(floats({0, 0, 25, 0}), Limits{100}), (BucketPlan{{0, 1, 2}, {3}}));
+TEST(BucketPlan, LimitsAndTypesDecide) {
+  // the four cases of torch/test/distributed/test_c10d_common.py, ComputeBucketPlanTest
+  EXPECT_EQ(assign_buckets(floats({100, 200, 100, 50}), Limits{400}), (BucketPlan{{0}, {1}, {2}, {3}}));
+  EXPECT_EQ(assign_buckets(alternating(), Limits{400}), (BucketPlan{{0, 2}, {1, 3}, {4}, {5}}));
+  EXPECT_EQ(assign_buckets(floats({10, 10, 10, 10}), Limits{40, 80}), (BucketPlan{{0}, {1, 2}, {3}}));
+  EXPECT_EQ(assign_buckets(alternating(), Limits{200, 400}), (BucketPlan{{0}, {1}, {2, 4}, {3, 5}}));
+  EXPECT_EQ(assign_buckets({}, Limits{100}), BucketPlan{});
+  EXPECT_EQ(assign_buckets(floats({1, 1000, 1}), Limits{100}), (BucketPlan{{0, 1}, {2}})) << "large ones are not split";
+  EXPECT_EQ(assign_buckets(floats({0, 0, 25, 0}), Limits{100}), (BucketPlan{{0, 1, 2}, {3}})) << "empty ones count";
 }
 
 TEST(BucketPlan, DevicesAreKeptApart) {

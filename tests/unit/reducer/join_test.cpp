@@ -78,11 +78,10 @@ TEST_F(JoinTest, ARankThatHasRunOutEndsOrShrinksTheSteps) {
     Reducer reducer = make();
     Join join({&reducer.joinable()}, {.throw_on_early_termination = true});
     answer(16 * 3);  // both options, and no event
-    const auto error = error_of([&] { reducer.prepare_for_backward(); });
-    ASSERT_TRUE(error);
-    EXPECT_EQ(error->code(), ErrorCode::aborted);
-    EXPECT_THAT(error->ranks(), ElementsAre(1));
-    EXPECT_THAT(error->cause(), HasSubstr("rank 1 has run out of inputs"));
+    const Error error = test::thrown_by([&] { reducer.prepare_for_backward(); });
+    EXPECT_EQ(error.code(), ErrorCode::aborted);
+    EXPECT_THAT(error.ranks(), ElementsAre(1));
+    EXPECT_THAT(error.cause(), HasSubstr("rank 1 has run out of inputs"));
   }
   Reducer reducer = make();
   Join join({&reducer.joinable()}, {.divide_by_initial_world_size = false});
@@ -114,10 +113,9 @@ TEST_F(JoinTest, TheDestructorFinishesUnlessAnExceptionIsOnItsWay) {
 
 TEST_F(JoinTest, RanksThatDoOtherThingsAreNamed) {
   const auto expect_mismatch = [&](const std::function<void()>& call) {
-    const auto error = error_of(call);
-    ASSERT_TRUE(error);
-    EXPECT_EQ(error->code(), ErrorCode::mismatch);
-    EXPECT_THAT(error->ranks(), ElementsAre(1));
+    const Error error = test::thrown_by(call);
+    EXPECT_EQ(error.code(), ErrorCode::mismatch);
+    EXPECT_THAT(error.ranks(), ElementsAre(1));
   };
   Reducer reducer = make();
   {

@@ -149,9 +149,8 @@ TEST_F(RecordedOrderTest, AFileIsReplacedAsAWhole) {
   EXPECT_EQ(std::string(std::istreambuf_iterator<char>(kept), {}), "older") << "it was written over";
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), {}), 2) << "a temporary file is left";
   EXPECT_EQ(error_of([&] { recorded().save(folder_ + "/no/order"); })->code(), ErrorCode::system);
-  const auto error = error_of([&] { RecordedOrder::load(folder_); });
-  ASSERT_TRUE(error);
-  EXPECT_THAT(error->what(), HasSubstr("give the path of a file"));
+  const Error error = test::thrown_by([&] { RecordedOrder::load(folder_); });
+  EXPECT_THAT(error.what(), HasSubstr("give the path of a file"));
 }
 
 }  // namespace

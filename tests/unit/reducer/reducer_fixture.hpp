@@ -19,6 +19,7 @@ using collectives::GroupEngine;
 using ddp::OperationKind;
 using test::error_of;
 using test::soon;
+using test::thrown_by;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
@@ -85,10 +86,9 @@ class ReducerTest : public testing::Test {
     return names;
   }
   void expect_broken(Reducer& reducer) {
-    const auto error = error_of([&] { reducer.prepare_for_backward(); });
-    ASSERT_TRUE(error);
-    EXPECT_EQ(error->code(), ErrorCode::invalid_argument);
-    EXPECT_THAT(error->cause(), HasSubstr("an earlier one has failed"));
+    const Error error = thrown_by([&] { reducer.prepare_for_backward(); });
+    EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+    EXPECT_THAT(error.cause(), HasSubstr("an earlier one has failed"));
   }
 
   std::shared_ptr<test::BackendControl> control_ = std::make_shared<test::BackendControl>();

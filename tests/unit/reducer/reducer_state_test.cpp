@@ -184,9 +184,8 @@ TEST_F(ReducerState, NamesOfASharedParameterHaveOneSizeAndType) {
 }
 
 TEST_F(ReducerState, CompressionRefusesAHookThatAddsWithoutLoss) {
-  const auto error = error_of([] { compress_wrapper(DType::float16, exact_average_hook()); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->code(), ErrorCode::invalid_argument);
+  const Error error = test::thrown_by([] { compress_wrapper(DType::float16, exact_average_hook()); });
+  EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
   EXPECT_EQ(compress_wrapper(DType::float16)->name(), "all_reduce of float16");
 }
 

@@ -54,15 +54,14 @@ TEST_F(ReducerTest, ABucketThatFailsWhileGradientsArriveFailsTheNextLaunchAndThe
   control_->fail("all_reduce 3");
   reducer.mark_ready(3);
   await_failure();
-  const auto from_mark = error_of([&] { reducer.mark_ready(2); });
-  ASSERT_TRUE(from_mark);
-  EXPECT_EQ(from_mark->code(), ErrorCode::peer_lost);
-  EXPECT_THAT(from_mark->attempted(), HasSubstr("all_reduce #3"));
-  EXPECT_EQ(from_mark->native(), "the connection broke");
+  const Error from_mark = test::thrown_by([&] { reducer.mark_ready(2); });
+  EXPECT_EQ(from_mark.code(), ErrorCode::peer_lost);
+  EXPECT_THAT(from_mark.attempted(), HasSubstr("all_reduce #3"));
+  EXPECT_EQ(from_mark.native(), "the connection broke");
   for (const std::size_t index : {1, 0}) EXPECT_TRUE(error_of([&] { reducer.mark_ready(index); }));
   const auto from_finalize = error_of([&] { reducer.finalize(); });
   ASSERT_TRUE(from_finalize) << "even if the program swallowed the first";
-  EXPECT_STREQ(from_finalize->what(), from_mark->what());
+  EXPECT_STREQ(from_finalize->what(), from_mark.what());
   EXPECT_EQ(gradients_[2], std::vector<float>(10, 3.0F)) << "a failed step leaves the gradients alone";
   expect_broken(reducer);
 }
@@ -74,9 +73,8 @@ TEST_F(ReducerTest, ABucketThatFailsAfterTheLastGradientFailsFinalize) {
   for (const std::size_t index : {3, 2, 1, 0}) reducer.mark_ready(index);
   control_->fail("all_reduce 4");
   control_->release();
-  const auto error = error_of([&] { reducer.finalize(); });
-  ASSERT_TRUE(error);
-  EXPECT_THAT(error->attempted(), HasSubstr("all_reduce #4"));
+  const Error error = test::thrown_by([&] { reducer.finalize(); });
+  EXPECT_THAT(error.attempted(), HasSubstr("all_reduce #4"));
   expect_broken(reducer);
 }
 
@@ -109,10 +107,9 @@ TEST_F(ReducerTest, ARebuildThatFailsStartsNoStep) {
   step(reducer);
   control_->fail("broadcast 8");
   for (int attempt = 0; attempt < 2; ++attempt) {
-    const auto error = error_of([&] { reducer.prepare_for_backward(); });
-    ASSERT_TRUE(error);
-    EXPECT_EQ(error->code(), ErrorCode::peer_lost);
-    EXPECT_THAT(error->attempted(), HasSubstr("broadcast #8"));
+    const Error error = test::thrown_by([&] { reducer.prepare_for_backward(); });
+    EXPECT_EQ(error.code(), ErrorCode::peer_lost);
+    EXPECT_THAT(error.attempted(), HasSubstr("broadcast #8"));
   }
   EXPECT_TRUE(error_of([&] { reducer.mark_ready(0); }));
 }
@@ -121,11 +118,10 @@ TEST_F(ReducerTest, AParameterWithoutAGradientIsNamedInTheSameStepAndTheNextMayF
   Reducer reducer = make();
   reducer.prepare_for_backward();
   for (const std::size_t index : {3, 1}) reducer.mark_ready(index);
-  const auto error = error_of([&] { reducer.finalize(); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->code(), ErrorCode::invalid_argument);
-  EXPECT_THAT(error->cause(), HasSubstr("2 of 4 parameters were not marked ready: 0 'layer0', 2 'layer2'"));
-  EXPECT_EQ(error->ranks(), (std::vector<int>{0, 1})) << "the other rank has the same of everything";
+  const Error error = test::thrown_by([&] { reducer.finalize(); });
+  EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+  EXPECT_THAT(error.cause(), HasSubstr("2 of 4 parameters were not marked ready: 0 'layer0', 2 'layer2'"));
+  EXPECT_EQ(error.ranks(), (std::vector<int>{0, 1})) << "the other rank has the same of everything";
   EXPECT_EQ(gradients_[1], std::vector<float>(10, 2.0F)) << "a failed step leaves the gradients alone";
   step(reducer);
 }
@@ -134,10 +130,9 @@ TEST_F(ReducerTest, AGradientThatIsMarkedTwiceIsRefusedAndTheStepContinues) {
   Reducer reducer = make();
   reducer.prepare_for_backward();
   reducer.mark_ready(2);
-  const auto error = error_of([&] { reducer.mark_ready(2); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->code(), ErrorCode::invalid_argument);
-  EXPECT_THAT(error->what(), HasSubstr("'layer2'"));
+  const Error error = test::thrown_by([&] { reducer.mark_ready(2); });
+  EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+  EXPECT_THAT(error.what(), HasSubstr("'layer2'"));
   for (const std::size_t index : {3, 1, 0}) reducer.mark_ready(index);
   reducer.finalize();
   EXPECT_EQ(gradients_[2], std::vector<float>(10, 3.0F));
@@ -183,11 +178,10 @@ TEST_F(ReducerTest, ADifferenceIsNamedByParameterAndRank) {
     std::string_view text{other, operation.input.size_bytes()};
     other[text.find("layer1") + 5] = '9';
   };
-  const auto error = error_of([&] { make(); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->code(), ErrorCode::mismatch);
-  EXPECT_EQ(error->ranks(), std::vector<int>{1});
-  EXPECT_THAT(error->cause(),
+  const Error error = test::thrown_by([&] { make(); });
+  EXPECT_EQ(error.code(), ErrorCode::mismatch);
+  EXPECT_EQ(error.ranks(), std::vector<int>{1});
+  EXPECT_THAT(error.cause(),
               HasSubstr("parameter 1 differs: rank 0 has 'layer1' float32[10], rank 1 has 'layer9' float32[10]"));
 }
 
@@ -206,19 +200,17 @@ TEST_F(ReducerTest, WhatOneRankAloneFindsWrongEveryRankThrows) {
   auto shared = parameters();
   shared[1].gradient = shared[0].gradient;
   other_rank_has("'layer0' and", "'layer9' and");
-  const auto error = error_of([&] { make(shared); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->code(), ErrorCode::invalid_argument);
-  EXPECT_EQ(error->ranks(), (std::vector{0, 1}));
-  EXPECT_THAT(error->cause(), HasSubstr("on rank 0, the gradients of 'layer0' and 'layer1' share memory"));
-  EXPECT_THAT(error->cause(), HasSubstr("on rank 1, the gradients of 'layer9' and 'layer1' share memory"));
-  EXPECT_EQ(error->hint(), "give each parameter a gradient of its own");
+  const Error error = test::thrown_by([&] { make(shared); });
+  EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+  EXPECT_EQ(error.ranks(), (std::vector{0, 1}));
+  EXPECT_THAT(error.cause(), HasSubstr("on rank 0, the gradients of 'layer0' and 'layer1' share memory"));
+  EXPECT_THAT(error.cause(), HasSubstr("on rank 1, the gradients of 'layer9' and 'layer1' share memory"));
+  EXPECT_EQ(error.hint(), "give each parameter a gradient of its own");
 
   other_rank_has("mean float32[3]", "mean float32[5]");
-  const auto other_buffer = error_of([&] { Reducer(parameters(), group_, {.buffers = {"mean float32[3]"}}); });
-  ASSERT_TRUE(other_buffer);
-  EXPECT_EQ(other_buffer->code(), ErrorCode::mismatch);
-  EXPECT_THAT(other_buffer->cause(),
+  const Error other_buffer = test::thrown_by([&] { Reducer(parameters(), group_, {.buffers = {"mean float32[3]"}}); });
+  EXPECT_EQ(other_buffer.code(), ErrorCode::mismatch);
+  EXPECT_THAT(other_buffer.cause(),
               HasSubstr("buffer 0 differs: rank 0 has mean float32[3], rank 1 has mean float32[5]"));
 }
 
@@ -432,11 +424,10 @@ TEST_F(SparseExchange, AllRanksThrowWhereOneHasRowsThatAreNone) {
     if (operation.kind == OperationKind::all_gather) static_cast<std::int64_t*>(operation.output.data())[1] = -1;
   };
   mark_all(reducer, {});
-  const auto error = error_of([&] { reducer.finalize(); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->code(), ErrorCode::invalid_argument);
-  EXPECT_THAT(error->ranks(), ElementsAre(1));
-  EXPECT_THAT(error->cause(), HasSubstr("other ranks have rows that their parameters do not have"));
+  const Error error = test::thrown_by([&] { reducer.finalize(); });
+  EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+  EXPECT_THAT(error.ranks(), ElementsAre(1));
+  EXPECT_THAT(error.cause(), HasSubstr("other ranks have rows that their parameters do not have"));
   expect_broken(reducer);
 }
 
@@ -545,10 +536,9 @@ class ThrowingHook final : public CommHook {
 TEST_F(Exchange, AHookThatThrowsEndsTheGroupForAll) {
   Reducer reducer(parameters(), group_, {.comm_hook = std::make_shared<ThrowingHook>()});
   EXPECT_THROW(step(reducer), std::runtime_error);
-  const auto error = error_of([&] { group_.barrier().wait(); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->code(), ErrorCode::aborted);
-  EXPECT_EQ(error->cause(), "it failed on rank 0: out of patience");
+  const Error error = test::thrown_by([&] { group_.barrier().wait(); });
+  EXPECT_EQ(error.code(), ErrorCode::aborted);
+  EXPECT_EQ(error.cause(), "it failed on rank 0: out of patience");
 }
 
 }  // namespace

@@ -19,6 +19,7 @@
 #include <ddp/error.hpp>
 
 #include "srun_side/ddp_step_client.hpp"
+#include "support/error_of.hpp"
 
 namespace ddp::srun_plugin::test {
 
@@ -35,13 +36,9 @@ inline bool eventually(const std::function<bool()>& condition) {
 
 template <class Function>
 std::string error_of(Function&& function, ErrorCode code) {
-  try {
-    function();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), code) << error.what();
-    return error.what();
-  }
-  return "nothing was thrown";
+  const Error error = ddp::test::thrown_by(function);
+  EXPECT_EQ(error.code(), code) << error.what();
+  return error.what();
 }
 
 inline DdpStepClient start(const std::string& path, const std::vector<std::string>& arguments) {

@@ -12,6 +12,7 @@
 #include <ddp/error.hpp>
 
 #include "base/slurm_step.hpp"
+#include "support/error_of.hpp"
 
 extern "C" {
 #include <slurm/slurm.h>
@@ -96,13 +97,10 @@ TEST(TaskFacts, MissingNumbersAreNamed) {
        {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_STEP_NUM_NODES"}) {
     Variables variables = slurm();
     variables.erase(name);
-    try {
-      read(variables);
-      ADD_FAILURE() << name << " was not missed";
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::unavailable);
-      EXPECT_THAT(error.what(), HasSubstr(name));
-    }
+    const auto error = ddp::test::error_of([&] { read(variables); });
+    ASSERT_TRUE(error) << name << " was not missed";
+    EXPECT_EQ(error->code(), ErrorCode::unavailable);
+    EXPECT_THAT(error->what(), HasSubstr(name));
   }
 }
 

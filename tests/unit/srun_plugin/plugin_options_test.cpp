@@ -11,6 +11,7 @@
 #include <ddp/error.hpp>
 
 #include "support/checkout.hpp"
+#include "support/error_of.hpp"
 
 namespace ddp::srun_plugin {
 namespace {
@@ -40,13 +41,9 @@ bool enabled_with(std::map<std::string, std::string> set) {
 
 template <class Function>
 std::string option_refusal(Function&& function) {
-  try {
-    function();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
-    return error.what();
-  }
-  return "nothing was thrown";
+  const Error error = ddp::test::thrown_by(function);
+  EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+  return error.what();
 }
 
 TEST(PluginOptions, TableIsByOption) {

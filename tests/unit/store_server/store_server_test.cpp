@@ -13,6 +13,7 @@
 
 #include "refusal_lines.hpp"
 #include "store_client.hpp"
+#include "support/error_of.hpp"
 #include "support/outer_address.hpp"
 #include "unit/stream/own_address.hpp"
 
@@ -159,14 +160,11 @@ TEST(StoreServer, SeveralAddressesShareOnePort) {
 
 TEST(StoreServer, APortThatIsTakenIsAnErrorThatNamesIt) {
   const StoreServer first{{}};
-  try {
-    const StoreServer second{{.listen_addresses = {"127.0.0.1"}, .port = first.port()}};
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::system);
-    EXPECT_EQ(error.native(), "EADDRINUSE (98)");
-    EXPECT_NE(error.attempted().find("127.0.0.1 port " + std::to_string(first.port())), std::string::npos);
-  }
+  const Error error =
+      test::thrown_by([&] { const StoreServer second{{.listen_addresses = {"127.0.0.1"}, .port = first.port()}}; });
+  EXPECT_EQ(error.code(), ErrorCode::system);
+  EXPECT_EQ(error.native(), "EADDRINUSE (98)");
+  EXPECT_NE(error.attempted().find("127.0.0.1 port " + std::to_string(first.port())), std::string::npos);
   EXPECT_THROW(StoreServer({.port = first.port()}), Error);
 }
 
@@ -191,13 +189,11 @@ TEST(StoreServer, AddressesMustBeNumericAndOfThisHost) {
   for (const std::string address : {"localhost", "", "127.0.0.1:80"}) {
     EXPECT_THROW(StoreServer({.listen_addresses = {address}}), Error) << address;
   }
-  try {
+  const Error error = test::thrown_by([&] {
     const StoreServer server{{.listen_addresses = {"127.0.0.1", "203.0.113.7"}}};
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::system);
-    EXPECT_NE(error.attempted().find("203.0.113.7"), std::string::npos) << error.what();
-  }
+  });
+  EXPECT_EQ(error.code(), ErrorCode::system);
+  EXPECT_NE(error.attempted().find("203.0.113.7"), std::string::npos) << error.what();
 }
 
 TEST(StoreServer, OtherHostsAreTurnedAwayWhereThereIsOne) {

@@ -16,21 +16,12 @@
 #include "store_client.hpp"
 #include "store_server/store_server.hpp"
 #include "store_server/witness_protocol.hpp"
+#include "support/error_of.hpp"
 
 namespace ddp::store_server {
 namespace {
 
 const StoreKey kWitnessKey = StoreKey::make();
-
-Error error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error;
-  }
-  ADD_FAILURE() << "no error";
-  return Error{{.code = ErrorCode::system}};
-}
 
 void be_witness(std::uint16_t port, std::chrono::milliseconds limit = test::kPatience) {
   const Witness witness{"127.0.0.1", port, kWitnessKey, Deadline::after(limit)};
@@ -49,7 +40,7 @@ Error error_with(const std::function<void(int)>& then, std::chrono::milliseconds
     then(socket.get());
   });
   const std::uint16_t port = base::local_port(listener.get());
-  const Error error = error_of([&] { be_witness(port, limit); });
+  const Error error = test::thrown_by([&] { be_witness(port, limit); });
   server.join();
   return error;
 }
@@ -60,7 +51,7 @@ TEST(Witness, NoListener) {
     const base::UniqueFd listener = base::listen_tcp("127.0.0.1");
     port = base::local_port(listener.get());
   }
-  const Error error = error_of([&] { be_witness(port); });
+  const Error error = test::thrown_by([&] { be_witness(port); });
   EXPECT_EQ(error.code(), ErrorCode::unavailable);
   EXPECT_EQ(error.native(), "ECONNREFUSED (111)");
   EXPECT_NE(std::string{error.what()}.find("127.0.0.1:" + std::to_string(port)), std::string::npos) << error.what();
@@ -83,7 +74,7 @@ TEST(Witness, AnotherProgramAtThatPort) {
 }
 
 TEST(Witness, AddressesAreNumeric) {
-  EXPECT_EQ(error_of([] {
+  EXPECT_EQ(test::thrown_by([] {
               const Witness witness{"localhost", 1, kWitnessKey, Deadline::after(test::kPatience)};
             }).code(),
             ErrorCode::invalid_argument);
@@ -100,7 +91,8 @@ TEST(Witness, EndsWithTheStore) {
 
 TEST(CheckServed, WhoIsNotServedIsTold) {
   const StoreServer server{{.is_own_host = [](const PeerAddress&) { return false; }}};
-  const Error error = error_of([&] { check_served("127.0.0.1", server.port(), Deadline::after(test::kPatience)); });
+  const Error error =
+      test::thrown_by([&] { check_served("127.0.0.1", server.port(), Deadline::after(test::kPatience)); });
   EXPECT_EQ(error.code(), ErrorCode::unavailable);
   EXPECT_NE(error.cause().find("refused an ordinary client of this node"), std::string::npos);
 }

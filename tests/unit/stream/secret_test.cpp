@@ -9,6 +9,7 @@
 #include <ddp/error.hpp>
 
 #include "stream/secret.hpp"
+#include "support/error_of.hpp"
 
 namespace ddp::stream {
 namespace {
@@ -27,13 +28,10 @@ TEST(Secret, WrongHexIsRefusedAndNotRepeated) {
   for (const std::string& wrong :
        {std::string{}, good.substr(1), good + "a", good.substr(1) + "g", good.substr(1) + " ",
         good.substr(2) + std::string(2, '\0'), "0x" + good.substr(2), good + good}) {
-    try {
-      Secret::from_hex(wrong);
-      ADD_FAILURE() << wrong;
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
-      EXPECT_EQ(std::string(error.what()).find("aaaa"), std::string::npos);
-    }
+    const auto error = test::error_of([&] { Secret::from_hex(wrong); });
+    ASSERT_TRUE(error) << wrong;
+    EXPECT_EQ(error->code(), ErrorCode::invalid_argument);
+    EXPECT_EQ(std::string(error->what()).find("aaaa"), std::string::npos);
   }
 }
 

@@ -58,6 +58,7 @@ TEST(FlightOptions, MistakesAreNamed) {
 namespace {
 
 namespace fs = std::filesystem;
+using ddp::test::thrown_by;
 using test::error_of;
 using testing::ElementsAre;
 using testing::HasSubstr;
@@ -161,19 +162,16 @@ TEST_F(FlightFolder, GoesOnWithTheFilesThatItCanRead) {
 TEST_F(FlightFolder, HugeFilesAreNotRead) {
   write("huge.json", "");
   fs::resize_file(folder_ / "huge.json", std::uintmax_t{300} << 20U);
-  const auto error = error_of([&] { read_dump_folder(folder_); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->code(), ErrorCode::not_found);
-  EXPECT_THAT(error->what(), HasSubstr("it has 300 MiB"));
+  const Error error = thrown_by([&] { read_dump_folder(folder_); });
+  EXPECT_EQ(error.code(), ErrorCode::not_found);
+  EXPECT_THAT(error.what(), HasSubstr("it has 300 MiB"));
 }
 
 TEST_F(FlightFolder, WithoutDumpsIsAnError) {
-  const auto empty = error_of([&] { read_dump_folder(folder_); });
-  ASSERT_TRUE(empty);
-  EXPECT_THAT(empty->what(), HasSubstr("no file there is called *.json"));
-  const auto missing = error_of([&] { read_dump_folder(folder_ / "none"); });
-  ASSERT_TRUE(missing);
-  EXPECT_THAT(missing->what(), HasSubstr("ENOENT"));
+  const Error empty = thrown_by([&] { read_dump_folder(folder_); });
+  EXPECT_THAT(empty.what(), HasSubstr("no file there is called *.json"));
+  const Error missing = thrown_by([&] { read_dump_folder(folder_ / "none"); });
+  EXPECT_THAT(missing.what(), HasSubstr("ENOENT"));
 }
 
 TEST(ChosenJob, IsTheOneThatWroteLast) {

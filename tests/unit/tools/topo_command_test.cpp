@@ -414,9 +414,8 @@ TEST(Explain, SaysWhatIsSetInstead) {
 }
 
 TEST(Explain, ARankThatIsNotThere) {
-  const auto error = test::error_of([] { format_explanation(test::sample_report(), 4); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->code(), ErrorCode::invalid_argument);
+  const Error error = ddp::test::thrown_by([] { format_explanation(test::sample_report(), 4); });
+  EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
 }
 
 }  // namespace

@@ -133,9 +133,8 @@ TEST(RankReport, IsBounded) {
   constexpr std::size_t kMostBytes = std::size_t{64} << 10U;
   RankReport report = sample();
   report.environment["OMP_PLACES"] = std::string(kMostBytes, 'x');
-  const auto error = test::error_of([&] { base::encode(report); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->code(), ErrorCode::invalid_argument);
+  const Error error = ddp::test::thrown_by([&] { base::encode(report); });
+  EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
   EXPECT_TRUE(test::error_of([] { base::decode<RankReport>(Bytes(kMostBytes + 1)); }));
 }
 
@@ -454,10 +453,9 @@ TEST(DescribeJob, AListTooShortForTheRanksThatShareItIsAConflict) {
 TEST(DescribeJob, AGpuThatTheNodeDoesNotHave) {
   NodeReports reports = node(0);
   reports.ranks[2].visible_gpus = {4};
-  const auto error = test::error_of([&] { describe({reports}); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->code(), ErrorCode::mismatch);
-  EXPECT_THAT(error->ranks(), ElementsAre(2));
+  const Error error = ddp::test::thrown_by([&] { describe({reports}); });
+  EXPECT_EQ(error.code(), ErrorCode::mismatch);
+  EXPECT_THAT(error.ranks(), ElementsAre(2));
 }
 
 }  // namespace

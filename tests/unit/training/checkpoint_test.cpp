@@ -58,9 +58,8 @@ TEST_F(CheckpointTest, OfEachRankComesBackToEachRank) {
     EXPECT_TRUE(model.is(200, group.rank()));
     EXPECT_EQ(kept.restore(model.tensors(), 30)->step, 30);
     EXPECT_TRUE(model.is(30, group.rank()));
-    const auto gone = error_of([&] { kept.restore(model.tensors(), 5); });
-    ASSERT_TRUE(gone);
-    EXPECT_EQ(gone->code(), ErrorCode::not_found);
+    const Error gone = thrown_by([&] { kept.restore(model.tensors(), 5); });
+    EXPECT_EQ(gone.code(), ErrorCode::not_found);
     EXPECT_TRUE(model.is(30, group.rank()));
   });
   EXPECT_EQ(steps(), (std::set<std::string>{"step-30", "step-200"}));
@@ -84,10 +83,9 @@ TEST_F(CheckpointTest, OfRankZeroComesBackToAnyNumberOfRanks) {
       Model other;
       auto tensors = other.tensors();
       if (group.rank() == 2) tensors[0].tensor = {other.weight.data(), DType::float32, {3000}};
-      const auto error = error_of([&] { checkpoints(group).restore(tensors); });
-      ASSERT_TRUE(error);
-      EXPECT_EQ(error->code(), ErrorCode::mismatch);
-      EXPECT_EQ(error->ranks(), std::vector{20});
+      const Error error = thrown_by([&] { checkpoints(group).restore(tensors); });
+      EXPECT_EQ(error.code(), ErrorCode::mismatch);
+      EXPECT_EQ(error.ranks(), std::vector{20});
       EXPECT_EQ(other.weight, Model().weight) << "touched";
     });
   }
@@ -108,9 +106,8 @@ TEST_F(CheckpointTest, IsNotCompletedOverFilesThatAreGone) {
   for (const bool absent : {false, true}) {
     overwrite(second, whole + "x");
     if (absent) fs::remove(second);
-    const auto error = error_of([&] { folder.publish(manifest, nobodys); });
-    ASSERT_TRUE(error);
-    EXPECT_THAT(error->cause(), HasSubstr(absent ? "is missing, which rank 1" : "bytes instead of"));
+    const Error error = thrown_by([&] { folder.publish(manifest, nobodys); });
+    EXPECT_THAT(error.cause(), HasSubstr(absent ? "is missing, which rank 1" : "bytes instead of"));
     EXPECT_FALSE(fs::exists(step(8) / "manifest"));
   }
   overwrite(second, whole);
@@ -193,22 +190,19 @@ TEST_F(CheckpointTest, OfAnotherModelOrOfOtherRanksIsRefused) {
     Model model;
     auto tensors = model.tensors();
     if (group.rank() == 1) tensors[2].name = "steps";
-    const auto error = error_of([&] { checkpoints(group).restore(tensors); });
-    ASSERT_TRUE(error);
-    EXPECT_EQ(error->code(), ErrorCode::mismatch);
-    EXPECT_EQ(error->ranks(), std::vector{10});
-    EXPECT_EQ(error->cause(), "tensor 2 is 'step' int64[1] in the file, 'steps' int64[1] here");
+    const Error error = thrown_by([&] { checkpoints(group).restore(tensors); });
+    EXPECT_EQ(error.code(), ErrorCode::mismatch);
+    EXPECT_EQ(error.ranks(), std::vector{10});
+    EXPECT_EQ(error.cause(), "tensor 2 is 'step' int64[1] in the file, 'steps' int64[1] here");
     tensors.pop_back();
-    const auto fewer = error_of([&] { checkpoints(group).restore(tensors); });
-    ASSERT_TRUE(fewer);
-    EXPECT_EQ(fewer->cause(), "tensor 2 is 'step' int64[1] in the file, missing here");
+    const Error fewer = thrown_by([&] { checkpoints(group).restore(tensors); });
+    EXPECT_EQ(fewer.cause(), "tensor 2 is 'step' int64[1] in the file, missing here");
   });
   run_group(3, [&](ProcessGroup& group) {
     Model model;
-    const auto error = error_of([&] { checkpoints(group).restore(model.tensors()); });
-    ASSERT_TRUE(error);
-    EXPECT_EQ(error->code(), ErrorCode::mismatch);
-    EXPECT_EQ(error->cause(), "2 ranks have saved their parts of it, there are 3");
+    const Error error = thrown_by([&] { checkpoints(group).restore(model.tensors()); });
+    EXPECT_EQ(error.code(), ErrorCode::mismatch);
+    EXPECT_EQ(error.cause(), "2 ranks have saved their parts of it, there are 3");
   });
 }
 
@@ -217,21 +211,18 @@ TEST_F(CheckpointTest, IsNotSavedWhereRanksDifferOrCannot) {
     const bool second = group.rank() == 1;
     Model model;
     Checkpoints kept = checkpoints(group);
-    const auto differ = error_of([&] { kept.save_sharded(second ? 2 : 1, model.tensors()); });
-    ASSERT_TRUE(differ);
-    EXPECT_EQ(differ->code(), ErrorCode::mismatch);
-    EXPECT_EQ(differ->ranks(), std::vector{10});
+    const Error differ = thrown_by([&] { kept.save_sharded(second ? 2 : 1, model.tensors()); });
+    EXPECT_EQ(differ.code(), ErrorCode::mismatch);
+    EXPECT_EQ(differ.ranks(), std::vector{10});
     auto twice = model.tensors();
     if (second) twice.push_back(twice[0]);
-    const auto double_name = error_of([&] { kept.save_sharded(1, twice); });
-    ASSERT_TRUE(double_name);
-    EXPECT_EQ(double_name->code(), ErrorCode::invalid_argument);
-    EXPECT_THAT(double_name->cause(), HasSubstr("'weight' is there twice"));
+    const Error double_name = thrown_by([&] { kept.save_sharded(1, twice); });
+    EXPECT_EQ(double_name.code(), ErrorCode::invalid_argument);
+    EXPECT_THAT(double_name.cause(), HasSubstr("'weight' is there twice"));
     EXPECT_TRUE(error_of([&] { kept.save(-1, model.tensors()); }));
     Checkpoints nowhere(group, second ? "/dev/null/folder" : (folder_ / "other").string());
-    const auto error = error_of([&] { nowhere.save_sharded(1, model.tensors()); });
-    ASSERT_TRUE(error);
-    EXPECT_THAT(error->what(), HasSubstr("'/dev/null/folder'"));
+    const Error error = thrown_by([&] { nowhere.save_sharded(1, model.tensors()); });
+    EXPECT_THAT(error.what(), HasSubstr("'/dev/null/folder'"));
     EXPECT_FALSE(kept.restore(model.tensors()));
     EXPECT_TRUE(error_of([&] { Checkpoints(group, ""); }));
   });

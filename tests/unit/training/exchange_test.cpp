@@ -25,6 +25,7 @@ using test::awkward_value;
 using test::error_of;
 using test::run_group;
 using test::soon;
+using test::thrown_by;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
@@ -80,11 +81,10 @@ TEST(BroadcastState, BringsAllTensorsOrNamesTheOneThatDiffers) {
     std::vector<NamedTensor> other = state;
     if (group.rank() == 1) other[1].tensor = {average.data(), DType::float64, {3, 1}};
     weight[0] = static_cast<float>(group.rank());
-    const auto error = error_of([&] { broadcast_state(group, other, 2); });
-    ASSERT_TRUE(error);
-    EXPECT_EQ(error->code(), ErrorCode::mismatch);
-    EXPECT_EQ(error->ranks(), std::vector{10});
-    EXPECT_THAT(error->cause(), HasSubstr("'weight.exp_avg' float64[3, 1]"));
+    const Error error = thrown_by([&] { broadcast_state(group, other, 2); });
+    EXPECT_EQ(error.code(), ErrorCode::mismatch);
+    EXPECT_EQ(error.ranks(), std::vector{10});
+    EXPECT_THAT(error.cause(), HasSubstr("'weight.exp_avg' float64[3, 1]"));
     EXPECT_EQ(weight[0], static_cast<float>(group.rank())) << "copied all the same";
   });
 }
@@ -119,10 +119,9 @@ TEST(MetricSet, CombinesTheRanksValuesByKindAndWeight) {
     EXPECT_FALSE(with_nan[0]) << "started anew";
 
     MetricSet other({{.name = group.rank() == 2 ? "accuracy" : "loss"}});
-    const auto error = error_of([&] { other.reduce(group); });
-    ASSERT_TRUE(error);
-    EXPECT_EQ(error->code(), ErrorCode::mismatch);
-    EXPECT_EQ(error->ranks(), std::vector{20});
+    const Error error = thrown_by([&] { other.reduce(group); });
+    EXPECT_EQ(error.code(), ErrorCode::mismatch);
+    EXPECT_EQ(error.ranks(), std::vector{20});
     EXPECT_FALSE(metrics.reduce(group)[0]) << "the group goes on";
     EXPECT_TRUE(error_of([&] { metrics.add("los", 1.0); }));
     EXPECT_TRUE(error_of([&] { metrics.add("loss", 1.0, -1.0); }));

@@ -33,6 +33,7 @@ namespace {
 namespace fs = std::filesystem;
 using std::chrono::milliseconds;
 using test::error_of;
+using test::thrown_by;
 using testing::HasSubstr;
 
 constexpr OwnerPatience kQuick{
@@ -198,12 +199,10 @@ TEST_F(FolderOwnerTest, ALaterAttemptTakesItAtOnceAndTheEarlierOneLearnsIt) {
     later.run = self.run;
     (requeue ? later.requeues : later.restarts) = 1;
     const auto next = own(later, {.silence = std::chrono::hours{1}, .settle = milliseconds{1}});
-    const auto error = error_of([&] { cut_off->check(test::soon()); });
-    ASSERT_TRUE(error);
-    EXPECT_EQ(error->code(), ErrorCode::conflict);
-    EXPECT_THAT(error->cause(),
-                HasSubstr(requeue ? "Slurm job 17, requeue 1, process " : "job x, restart 1, process "));
-    EXPECT_THAT(error->cause(), HasSubstr("on host far"));
+    const Error error = thrown_by([&] { cut_off->check(test::soon()); });
+    EXPECT_EQ(error.code(), ErrorCode::conflict);
+    EXPECT_THAT(error.cause(), HasSubstr(requeue ? "Slurm job 17, requeue 1, process " : "job x, restart 1, process "));
+    EXPECT_THAT(error.cause(), HasSubstr("on host far"));
     next->check(test::soon());
   }
 }
@@ -246,9 +245,8 @@ TEST_F(FolderOwnerTest, AFileThatIsGoneIsMadeAgainAndALinkIsRefused) {
   }
   fs::rename(path(), folder_ + "/elsewhere");
   fs::create_symlink("elsewhere", path());
-  const auto error = error_of([&] { own(saver("00000003")); });
-  ASSERT_TRUE(error);
-  EXPECT_THAT(error->what(), HasSubstr("ELOOP"));
+  const Error error = thrown_by([&] { own(saver("00000003")); });
+  EXPECT_THAT(error.what(), HasSubstr("ELOOP"));
 }
 
 TEST_F(FolderOwnerTest, InOneProcessAllHaveTheSame) {

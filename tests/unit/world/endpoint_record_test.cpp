@@ -61,10 +61,9 @@ TEST(EndpointRecord, TooLargeIsRefusedExactlyAboveTheLimit) {
   record.hostname = std::string(kMostBytes - rest, 'h');
   EXPECT_EQ(encode(record).size(), kMostBytes);
   record.hostname += 'h';
-  const auto error = test::error_of([&] { encode(record); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->code(), ErrorCode::invalid_argument);
-  EXPECT_THAT(error->what(), testing::HasSubstr("257 bytes"));
+  const Error error = test::thrown_by([&] { encode(record); });
+  EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+  EXPECT_THAT(error.what(), testing::HasSubstr("257 bytes"));
 }
 
 TEST(EndpointRecord, AddressesThatMakeNoSenseAreRefused) {

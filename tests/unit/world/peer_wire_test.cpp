@@ -26,9 +26,8 @@ Bytes first(const Bytes& bytes, std::size_t size) {
 
 template <class Decode>
 void expect_refused(const Bytes& bytes, Decode decode) {
-  const auto error = test::error_of([&] { decode(bytes); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->code(), ErrorCode::protocol);
+  const Error error = test::thrown_by([&] { decode(bytes); });
+  EXPECT_EQ(error.code(), ErrorCode::protocol);
 }
 
 TEST(PeerWire, RequestRoundTrip) {

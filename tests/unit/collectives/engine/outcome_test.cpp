@@ -31,6 +31,7 @@ using ddp::test::BackendControl;
 using ddp::test::error_of;
 using ddp::test::FakeBackend;
 using ddp::test::soon;
+using ddp::test::thrown_by;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing::ElementsAre;
@@ -77,18 +78,16 @@ TEST_F(OutcomeTest, AMismatchIsAProof) {
 TEST_F(OutcomeTest, WhatAliveRanksDoNotExplainIsTheNetworks) {
   ProcessGroup alone = ddp::test::group_over(std::make_unique<FakeBackend>(control_), 1);
   control_->fail("barrier 1", Outcome::peers_failed, {.ranks = {0}, .cause = "no route"});
-  const auto error = error_of([&] { alone.barrier().wait(); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->code(), ErrorCode::system);
-  EXPECT_THAT(error->ranks(), ElementsAre(0)) << "whom the backend suspects";
+  const Error error = thrown_by([&] { alone.barrier().wait(); });
+  EXPECT_EQ(error.code(), ErrorCode::system);
+  EXPECT_THAT(error.ranks(), ElementsAre(0)) << "whom the backend suspects";
 }
 
 TEST_F(OutcomeTest, ATimeOutIsLookedIntoAsADeadline) {
   ProcessGroup alone = ddp::test::group_over(std::make_unique<FakeBackend>(control_), 1);
   control_->fail("barrier 1", Outcome::timeout);
-  const auto error = error_of([&] { alone.barrier(Deadline::after(milliseconds(300))).wait(); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->code(), ErrorCode::timeout);
+  const Error error = thrown_by([&] { alone.barrier(Deadline::after(milliseconds(300))).wait(); });
+  EXPECT_EQ(error.code(), ErrorCode::timeout);
 }
 
 TEST_F(OutcomeTest, AfterAFailureNothingElseStarts) {
@@ -127,8 +126,7 @@ TEST_F(OutcomeTest, ABackendThatGoesOnAfterItsAbortIsLeftBehind) {
   const std::weak_ptr<std::vector<float>> seen = memory;
   const TensorView view = *memory;
   const Work work = group_->all_reduce(view, ReduceOp::sum, {Deadline::after(milliseconds(400)), std::move(memory)});
-  const auto given_up = error_of([&] { work.wait(Deadline::after(milliseconds(1500))); });
-  ASSERT_TRUE(given_up);
+  const Error given_up = thrown_by([&] { work.wait(Deadline::after(milliseconds(1500))); });
   EXPECT_FALSE(work.done()) << "it may still use its tensors";
   EXPECT_EQ(control_->aborts(), 1);
   group_.reset();
@@ -425,13 +423,9 @@ TEST(HungCall, HoldsWhoAllocatesUntilTheDeadline) {
   ProcessGroup group = hung_group(calls, seconds(60));
   std::thread caller([&] { static_cast<void>(group.barrier()); });
   EXPECT_TRUE(becomes([&] { return calls->hanging.load(); }));
-  try {
-    static_cast<void>(group.allocate(8, Deadline::after(milliseconds(100))));
-    ADD_FAILURE() << "nothing was thrown";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::timeout);
-    EXPECT_THAT(error.what(), HasSubstr("has not come back"));
-  }
+  const Error error = thrown_by([&] { static_cast<void>(group.allocate(8, Deadline::after(milliseconds(100)))); });
+  EXPECT_EQ(error.code(), ErrorCode::timeout);
+  EXPECT_THAT(error.what(), HasSubstr("has not come back"));
   calls->release();
   caller.join();
 }
@@ -443,6 +437,7 @@ TEST(HungCall, HoldsWhoAllocatesUntilTheDeadline) {
 namespace {
 
 using ddp::test::error_of;
+using ddp::test::thrown_by;
 
 /// Runs @p child in a forked process; its return value is the exit status.
 int status_of(const std::function<int()>& child) {

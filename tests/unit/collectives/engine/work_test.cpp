@@ -23,6 +23,7 @@ namespace {
 
 using ddp::test::error_of;
 using ddp::test::soon;
+using ddp::test::thrown_by;
 using std::chrono::milliseconds;
 using testing::HasSubstr;
 
@@ -159,11 +160,10 @@ TEST_F(WorkTest, OrderWaitsForTheCpu) {
 
 TEST_F(WorkTest, OrderIsRefusedByBackendsWithoutStreams) {
   const Work work = group().barrier();
-  const auto error =
-      error_of([&] { work.order({.device = {.type = DeviceType::cuda, .index = 0}, .handle = nullptr}); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->code(), ErrorCode::invalid_argument);
-  EXPECT_THAT(error->what(), HasSubstr("wait for it"));
+  const Error error =
+      error_of([&] { work.order({.device = {.type = DeviceType::cuda, .index = 0}, .handle = nullptr}); }).value();
+  EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+  EXPECT_THAT(error.what(), HasSubstr("wait for it"));
 }
 
 /// Over a backend whose operations run on streams.
@@ -231,9 +231,8 @@ TEST_F(StreamWorkTest, InTheDefaultStreamItIsInPlaceWhenTheCallReturns) {
 TEST_F(StreamWorkTest, TheStreamThatEachThreadHasIsRefused) {
   CallOptions options;
   options.stream = Stream{.device = stream_.device, .handle = reinterpret_cast<void*>(2)};
-  const auto error = error_of([&] { static_cast<void>(group().all_reduce(on_gpu_, ReduceOp::sum, options)); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->code(), ErrorCode::invalid_argument);
+  const Error error = thrown_by([&] { static_cast<void>(group().all_reduce(on_gpu_, ReduceOp::sum, options)); });
+  EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
   control_->release();
 }
 
@@ -339,6 +338,7 @@ namespace {
 
 using ddp::test::error_of;
 using ddp::test::soon;
+using ddp::test::thrown_by;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
@@ -424,9 +424,8 @@ TEST_F(BatchTest, CollectivesHaveANumberEachAndAreOneOperationInTheGroupsOrder) 
 
 TEST_F(BatchTest, FailsAsAWhole) {
   control_->fail("broadcast 2");
-  const auto error = error_of([&] { Batch(group_).all_reduce(values_).broadcast(values_, 0).start().wait(); });
-  ASSERT_TRUE(error);
-  EXPECT_THAT(error->what(), HasSubstr("the connection broke"));
+  const Error error = thrown_by([&] { Batch(group_).all_reduce(values_).broadcast(values_, 0).start().wait(); });
+  EXPECT_THAT(error.what(), HasSubstr("the connection broke"));
 }
 
 TEST_F(BatchTest, IsEmptyAfterTheStart) {
@@ -435,16 +434,14 @@ TEST_F(BatchTest, IsEmptyAfterTheStart) {
   EXPECT_EQ(batch.size(), 2U);
   batch.start().wait();
   EXPECT_EQ(batch.size(), 0U);
-  const auto error = error_of([&] { batch.start().wait(); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->code(), ErrorCode::invalid_argument);
+  const Error error = thrown_by([&] { batch.start().wait(); });
+  EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
 }
 
 TEST_F(BatchTest, RefusesWhatCannotStartTogether) {
-  const auto error = error_of([&] { Batch(group_).all_reduce(values_).send(values_, 1).start().wait(); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->code(), ErrorCode::invalid_argument);
-  EXPECT_THAT(error->what(), HasSubstr("together with collectives"));
+  const Error error = thrown_by([&] { Batch(group_).all_reduce(values_).send(values_, 1).start().wait(); });
+  EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+  EXPECT_THAT(error.what(), HasSubstr("together with collectives"));
   EXPECT_EQ(error_of([&] { Batch(group_).send(values_, 0); })->code(), ErrorCode::invalid_argument) << "to itself";
   EXPECT_TRUE(control_->events().empty());
 }

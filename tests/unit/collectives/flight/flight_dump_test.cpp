@@ -168,6 +168,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using ddp::test::error_of;
+using ddp::test::thrown_by;
 using nlohmann::json;
 using ::testing::HasSubstr;
 
@@ -259,23 +260,20 @@ TEST_F(FlightOutput, OnRequest) {
   EXPECT_EQ(json::parse(flight_recorder_json())["ddp"]["rank"], 3);
   dump_flight_recorder(folder_ / "mine.json");
   EXPECT_EQ(json::parse(std::ifstream(folder_ / "mine.json"))["ddp"]["schema"], "ddp-flight/1");
-  const auto error = error_of([&] { dump_flight_recorder(folder_ / "none/mine.json"); });
-  ASSERT_TRUE(error);
-  EXPECT_THAT(error->what(), HasSubstr("ENOENT"));
+  const Error error = thrown_by([&] { dump_flight_recorder(folder_ / "none/mine.json"); });
+  EXPECT_THAT(error.what(), HasSubstr("ENOENT"));
 }
 
 TEST_F(FlightOutput, AtASignal) {
   ::setenv("DDP_FLIGHT_SIGNAL", "USR2", 1);
   ::unsetenv("DDP_FLIGHT_DIR");
-  const auto no_folder = error_of([] { join(); });
-  ASSERT_TRUE(no_folder);
-  EXPECT_THAT(no_folder->what(), HasSubstr("DDP_FLIGHT_DIR is not set"));
+  const Error no_folder = thrown_by([] { join(); });
+  EXPECT_THAT(no_folder.what(), HasSubstr("DDP_FLIGHT_DIR is not set"));
 
   ::setenv("DDP_FLIGHT_DIR", folder_.c_str(), 1);
   ::signal(SIGUSR2, [](int) {});
-  const auto taken = error_of([] { join(); });
-  ASSERT_TRUE(taken);
-  EXPECT_THAT(taken->what(), HasSubstr("the program handles SIGUSR2 itself"));
+  const Error taken = thrown_by([] { join(); });
+  EXPECT_THAT(taken.what(), HasSubstr("the program handles SIGUSR2 itself"));
 
   ::signal(SIGUSR2, SIG_DFL);
   const auto group = join();

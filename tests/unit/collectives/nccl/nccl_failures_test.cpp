@@ -12,6 +12,7 @@
 #include "collectives/nccl/call_monitor.hpp"
 #include "collectives/nccl/nccl_queue.hpp"
 #include "collectives/nccl/rank_report.hpp"
+#include "support/error_of.hpp"
 #include "unit/collectives/engine/inline_backend.hpp"
 #include "unit/collectives/fake_backend.hpp"
 #include "unit/collectives/nccl/device_group.hpp"
@@ -519,12 +520,10 @@ TEST_F(NcclSplit, ARankThatDoesNotComeEndsItByTheDeadline) {
   std::array<std::unique_ptr<Backend>, 2> children{child_of_two(0, 0), child_of_two(1, 1)};
   parent.on_all([&](int rank) {
     if (rank == 2) return;
-    try {
+    const Error error = ddp::test::thrown_by([&] {
       parent.at(rank).split(children[static_cast<std::size_t>(rank)].get(), rank, Deadline::after(milliseconds(300)));
-      ADD_FAILURE() << "nothing was thrown";
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::timeout) << error.what();
-    }
+    });
+    EXPECT_EQ(error.code(), ErrorCode::timeout) << error.what();
     children[static_cast<std::size_t>(rank)]->abort();
     parent.at(rank).abort();
   });
@@ -537,12 +536,9 @@ TEST_F(NcclSplit, FailuresOfNcclAreTold) {
   std::array<std::unique_ptr<Backend>, 2> children{child_of_two(0, 0), child_of_two(1, 1)};
   faults("CommSplit=fail:ncclSystemError");
   parent.on_all([&](int rank) {
-    try {
-      parent.at(rank).split(children[static_cast<std::size_t>(rank)].get(), rank, soon());
-      ADD_FAILURE() << "nothing was thrown";
-    } catch (const Error& error) {
-      EXPECT_EQ(error.native(), "ncclSystemError (2)");
-    }
+    const Error error = ddp::test::thrown_by(
+        [&] { parent.at(rank).split(children[static_cast<std::size_t>(rank)].get(), rank, soon()); });
+    EXPECT_EQ(error.native(), "ncclSystemError (2)");
     children[static_cast<std::size_t>(rank)]->abort();
     parent.at(rank).abort();
   });

@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 
 #include "collectives/nccl/call_monitor.hpp"
+#include "support/error_of.hpp"
 #include "unit/collectives/nccl/device_group.hpp"
 
 namespace ddp::collectives::testing {
@@ -120,12 +121,8 @@ TEST_F(NcclMemory, BehindAnOperationThatHangsHoldsNobody) {
           memory[2].reset();
           cuda::driver().graph_destroy(graph);  // the thread that polls operations releases its memory
           for (int i = 0; i < 100; ++i) EXPECT_EQ(request.poll(), Outcome::running);
-          try {
-            backend.allocate(64, Deadline::after(milliseconds(300)));
-            ADD_FAILURE() << "the device cannot have come to it";
-          } catch (const Error& error) {
-            EXPECT_EQ(error.code(), ErrorCode::timeout) << error.what();
-          }
+          const Error error = ddp::test::thrown_by([&] { backend.allocate(64, Deadline::after(milliseconds(300))); });
+          EXPECT_EQ(error.code(), ErrorCode::timeout) << error.what();
         },
         [&] { backend.abort(); }));
     backend.abort();
@@ -205,12 +202,7 @@ TEST_F(NcclMemory, IsLetGoOfBetweenLaunches) {
 }
 
 std::optional<Error> allocation_error(Backend& backend, Deadline deadline) {
-  try {
-    backend.allocate(64, deadline);
-    return std::nullopt;
-  } catch (const Error& error) {
-    return error;
-  }
+  return ddp::test::error_of([&] { backend.allocate(64, deadline); });
 }
 
 TEST_F(NcclMemory, AWindowThatARankDoesNotMakeEndsByTheDeadline) {
@@ -219,10 +211,9 @@ TEST_F(NcclMemory, AWindowThatARankDoesNotMakeEndsByTheDeadline) {
   group.on_all([&](int rank) { group.run_call(rank, all_reduce_of(10), 1); });
   group.on_all([&](int rank) {
     if (rank == 1) return;
-    const auto error = allocation_error(group.at(rank), Deadline::after(milliseconds(300)));
-    ASSERT_TRUE(error);
-    EXPECT_EQ(error->code(), ErrorCode::timeout);
-    EXPECT_THAT(error->what(), HasSubstr("in the same order"));
+    const Error error = allocation_error(group.at(rank), Deadline::after(milliseconds(300))).value();
+    EXPECT_EQ(error.code(), ErrorCode::timeout);
+    EXPECT_THAT(error.what(), HasSubstr("in the same order"));
     const Operation barrier;
     Request& request = group.at(rank).init({&barrier, 1}, soon());
     request.post();
@@ -260,9 +251,8 @@ TEST_F(NcclMemory, FailuresOfNcclAreTold) {
   });
   faults("CommRegister=fail:ncclSystemError");
   group.on_all([&](int rank) {
-    const auto error = allocation_error(group.at(rank), soon());
-    ASSERT_TRUE(error);
-    EXPECT_EQ(error->native(), "ncclSystemError (2)");
+    const Error error = allocation_error(group.at(rank), soon()).value();
+    EXPECT_EQ(error.native(), "ncclSystemError (2)");
     group.at(rank).abort();
   });
 }
@@ -298,9 +288,8 @@ TEST_F(NcclMemory, AnAllocationWhileNcclHangsEndsByItsDeadline) {
       }
       EXPECT_TRUE(comes_back(
           [&] {
-            const auto error = allocation_error(backend, Deadline::after(milliseconds(300)));
-            ASSERT_TRUE(error);
-            EXPECT_EQ(error->code(), ErrorCode::timeout) << error->what();
+            const Error error = allocation_error(backend, Deadline::after(milliseconds(300))).value();
+            EXPECT_EQ(error.code(), ErrorCode::timeout) << error.what();
           },
           [&] { backend.abort(); }));
       backend.abort();

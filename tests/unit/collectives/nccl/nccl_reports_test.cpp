@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 
 #include "collectives/nccl/rank_report.hpp"
+#include "support/error_of.hpp"
 #include "support/message_check.hpp"
 #include "unit/collectives/nccl/device_group.hpp"
 
@@ -57,14 +58,13 @@ std::optional<Error> connect_error(const std::function<void(nccl::RankReport&)>&
 }
 
 TEST_F(NcclReports, OtherVersionsAreListedBeforeNcclStarts) {
-  const auto error = connect_error([](nccl::RankReport& report) {
-    report.nccl_version = 21805;
-    report.host = "node-b";
-  });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->code(), ErrorCode::mismatch);
-  EXPECT_THAT(error->ranks(), ElementsAre(1));
-  EXPECT_THAT(error->what(), AllOf(HasSubstr("ranks 0, 2: NCCL 2.30.7"), HasSubstr("rank 1: NCCL 2.18.5 on node-b")));
+  const Error error = connect_error([](nccl::RankReport& report) {
+                        report.nccl_version = 21805;
+                        report.host = "node-b";
+                      }).value();
+  EXPECT_EQ(error.code(), ErrorCode::mismatch);
+  EXPECT_THAT(error.ranks(), ElementsAre(1));
+  EXPECT_THAT(error.what(), AllOf(HasSubstr("ranks 0, 2: NCCL 2.30.7"), HasSubstr("rank 1: NCCL 2.18.5 on node-b")));
 }
 
 /// They may differ while a cluster is renewed node by node: NCCL compares none.
@@ -79,14 +79,10 @@ TEST_F(NcclReports, OtherDriversAreListedByOneRank) {
 
 TEST_F(NcclReports, WithoutAUniqueIdItSaysWhatNcclNeeds) {
   faults("GetUniqueId=fail:ncclSystemError");
-  try {
-    address_of(0);
-    ADD_FAILURE() << "nothing was thrown";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::unavailable);
-    EXPECT_EQ(error.native(), "ncclSystemError (2)");
-    EXPECT_THAT(error.what(), HasSubstr("NCCL_SOCKET_IFNAME"));
-  }
+  const Error error = ddp::test::thrown_by([&] { address_of(0); });
+  EXPECT_EQ(error.code(), ErrorCode::unavailable);
+  EXPECT_EQ(error.native(), "ncclSystemError (2)");
+  EXPECT_THAT(error.what(), HasSubstr("NCCL_SOCKET_IFNAME"));
 }
 
 TEST_F(NcclReports, EightBitSumsNeedNewNcclAndGpus) {
@@ -103,22 +99,20 @@ TEST_F(NcclReports, EightBitSumsNeedNewNcclAndGpus) {
 
 TEST_F(NcclReports, TwoRanksOnOneGpuAreNamed) {
   std::string uuid;
-  const auto error = connect_error([&](nccl::RankReport& report) {
-    report.device = base::decode<nccl::RankReport>(address_of(2)).device;
-    uuid = report.device;
-  });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->code(), ErrorCode::conflict);
-  EXPECT_THAT(error->ranks(), ElementsAre(1, 2));
-  EXPECT_THAT(error->what(), AllOf(HasSubstr(uuid), HasSubstr("process")));
+  const Error error = connect_error([&](nccl::RankReport& report) {
+                        report.device = base::decode<nccl::RankReport>(address_of(2)).device;
+                        uuid = report.device;
+                      }).value();
+  EXPECT_EQ(error.code(), ErrorCode::conflict);
+  EXPECT_THAT(error.ranks(), ElementsAre(1, 2));
+  EXPECT_THAT(error.what(), AllOf(HasSubstr(uuid), HasSubstr("process")));
 }
 
 TEST_F(NcclReports, ARootWithoutIdAndForeignBytesAreRefused) {
   EXPECT_FALSE(connect_error([](nccl::RankReport&) {}));
-  const auto error = connect_error([](nccl::RankReport& report) { report.id.reset(); }, 0);
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->code(), ErrorCode::protocol);
-  EXPECT_THAT(error->ranks(), ElementsAre(0));
+  const Error error = connect_error([](nccl::RankReport& report) { report.id.reset(); }, 0).value();
+  EXPECT_EQ(error.code(), ErrorCode::protocol);
+  EXPECT_THAT(error.ranks(), ElementsAre(0));
   tests::check_message<nccl::RankReport>();
 }
 
@@ -187,12 +181,8 @@ TEST_F(NcclReports, ADeviceThatIsNotThereIsNamed) {
   BackendConfig config;
   config.group = "x";
   config.device = kDevices;
-  try {
-    nccl::create(config);
-    ADD_FAILURE() << "nothing was thrown";
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), AllOf(HasSubstr("CUDA device 8"), HasSubstr("CUDA_ERROR_INVALID_DEVICE")));
-  }
+  const Error error = ddp::test::thrown_by([&] { nccl::create(config); });
+  EXPECT_THAT(error.what(), AllOf(HasSubstr("CUDA device 8"), HasSubstr("CUDA_ERROR_INVALID_DEVICE")));
 }
 
 }  // namespace

@@ -20,6 +20,7 @@
 #include "collectives/shm/endpoint.hpp"
 #include "collectives/shm/join_socket.hpp"
 #include "collectives/shm/shm_backend.hpp"
+#include "support/error_of.hpp"
 #include "unit/collectives/backend_ranks.hpp"
 #include "unit/store_server/other_user.hpp"
 
@@ -119,13 +120,11 @@ TEST_F(ShmOtherUser, AtTheLeadersAddressIsToldNothing) {
   ASSERT_EQ(leader.refusal, "");
   leader.user = ::geteuid();
   const std::unique_ptr<Backend> rank = rank_of_two(1);
-  try {
+  const Error error = ddp::test::thrown_by([&] {
     rank->connect({base::encode(leader), rank->address()}, testing::soon());
-    ADD_FAILURE() << "it met a stranger";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::protocol);
-    EXPECT_THAT(error.cause(), HasSubstr("another user listens at the leader's address"));
-  }
+  });
+  EXPECT_EQ(error.code(), ErrorCode::protocol);
+  EXPECT_THAT(error.cause(), HasSubstr("another user listens at the leader's address"));
   EXPECT_EQ(impostor.exit_code(), 0);
 }
 

@@ -1,6 +1,7 @@
 // Proofs between two ranks: who lacks a secret, replays, reflects or comes from another mesh proves nothing.
 #include "collectives/tcp/handshake.hpp"
 #include "base/message.hpp"
+#include "support/error_of.hpp"
 
 #include <gtest/gtest.h>
 
@@ -97,13 +98,9 @@ TEST_F(TcpHandshake, RecordsAreReadAsTheyWereWritten) {
 
 TEST_F(TcpHandshake, ABadRecordNamesItsRank) {
   records_[1].pop_back();
-  try {
-    const MeshIdentity mesh(0, records_);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::protocol);
-    EXPECT_EQ(error.ranks(), std::vector<int>{1});
-  }
+  const Error error = ddp::test::thrown_by([&] { const MeshIdentity mesh(0, records_); });
+  EXPECT_EQ(error.code(), ErrorCode::protocol);
+  EXPECT_EQ(error.ranks(), std::vector<int>{1});
   EXPECT_THROW(base::decode<RankRecord>(base::encode(RankRecord{.address = "::1", .port = 0})), Error);
   EXPECT_THROW(base::decode<RankRecord>(base::encode(RankRecord{.address = std::string(65, '1'), .port = 1})), Error);
 }

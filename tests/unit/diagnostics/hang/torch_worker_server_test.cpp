@@ -18,6 +18,7 @@
 #include <ddp/error.hpp>
 
 #include "base/unique_fd.hpp"
+#include "support/error_of.hpp"
 
 namespace ddp::diagnostics {
 namespace {
@@ -85,13 +86,7 @@ std::vector<std::string> answers_from(std::vector<std::string> answers, std::chr
 }
 
 ErrorCode failure_of(std::vector<std::string> answers, std::chrono::milliseconds limit = std::chrono::seconds{60}) {
-  try {
-    answers_from(std::move(answers), limit);
-  } catch (const Error& error) {
-    return error.code();
-  }
-  ADD_FAILURE() << "answered";
-  return ErrorCode::system;
+  return test::thrown_by([&] { answers_from(std::move(answers), limit); }).code();
 }
 
 TEST(TorchWorkerServer, IsFoundAndGivesTheRecordersItHas) {

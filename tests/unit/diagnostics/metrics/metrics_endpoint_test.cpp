@@ -13,6 +13,7 @@
 #include <ddp/error.hpp>
 
 #include "base/socket.hpp"
+#include "support/error_of.hpp"
 
 namespace ddp::diagnostics {
 namespace {
@@ -201,13 +202,10 @@ TEST_F(MetricsEndpointTest, AFailureToRenderIsAnAnswer) {
 
 TEST_F(MetricsEndpointTest, APortThatIsTakenIsAnError) {
   start();
-  try {
-    const MetricsEndpoint second("127.0.0.1", endpoint_->port(), [] { return std::string(); });
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("EADDRINUSE"));
-    EXPECT_THAT(error.what(), HasSubstr("auto"));
-  }
+  const Error error = test::thrown_by(
+      [&] { const MetricsEndpoint second("127.0.0.1", endpoint_->port(), [] { return std::string(); }); });
+  EXPECT_THAT(error.what(), HasSubstr("EADDRINUSE"));
+  EXPECT_THAT(error.what(), HasSubstr("auto"));
 }
 
 TEST(NumericAddress, NamesAreNone) {

@@ -14,6 +14,7 @@
 #include <ddp/error.hpp>
 
 #include "base/socket.hpp"
+#include "support/error_of.hpp"
 #include "unit/launcher/control/handshake_ends.hpp"
 
 namespace ddp::launcher::control {
@@ -86,14 +87,10 @@ TEST(Connect, WhatThisSideCannotProveIsSaidWithItsHint) {
     throw Error{
         {.code = ErrorCode::conflict, .attempted = "x", .cause = "n2 has no munge", .hint = "start munged on n2"}};
   };
-  try {
-    connect({"127.0.0.1"}, server.port(), none, soon());
-    ADD_FAILURE() << "it got in";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::conflict);
-    EXPECT_THAT(error.what(),
-                AllOf(HasSubstr("127.0.0.1:"), HasSubstr(": n2 has no munge"), HasSubstr("start munged on n2")));
-  }
+  const Error error = ddp::test::thrown_by([&] { connect({"127.0.0.1"}, server.port(), none, soon()); });
+  EXPECT_EQ(error.code(), ErrorCode::conflict);
+  EXPECT_THAT(error.what(),
+              AllOf(HasSubstr("127.0.0.1:"), HasSubstr(": n2 has no munge"), HasSubstr("start munged on n2")));
 }
 
 TEST(Connect, AnUnknownMethodAndAProofThatIsTooLongAreNoCoordinator) {

@@ -18,6 +18,7 @@
 
 #include "base/socket.hpp"
 #include "control/handshake.hpp"
+#include "support/error_of.hpp"
 
 namespace ddp::launcher::control {
 
@@ -99,13 +100,7 @@ class StrangeServer {
 
 inline Error failure_of(const std::vector<std::string>& addresses, std::uint16_t port, const Secret& secret,
                         Deadline deadline = soon()) {
-  try {
-    connect(addresses, port, secret, deadline);
-  } catch (const Error& error) {
-    return error;
-  }
-  ADD_FAILURE() << "it got in";
-  return Error{{.code = ErrorCode::system}};
+  return ddp::test::thrown_by([&] { connect(addresses, port, secret, deadline); });
 }
 
 inline base::UniqueFd raw(std::uint16_t port) { return base::connect_tcp("127.0.0.1", port, soon()); }

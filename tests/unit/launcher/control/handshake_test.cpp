@@ -17,6 +17,7 @@
 
 #include "base/socket.hpp"
 #include "control/handshake.hpp"
+#include "support/error_of.hpp"
 #include "support/no_descriptors_left.hpp"
 #include "topology/inventory/network_facts.hpp"
 #include "unit/launcher/control/handshake_ends.hpp"
@@ -272,13 +273,9 @@ TEST(Handshake, ACrowdOfGoodOnesGetsInWhole) {
 TEST(Listener, APortInUseIsExplained) {
   const Secret secret = Secret::random();
   const Listener first{"127.0.0.1", 0, secret};
-  try {
-    const Listener second{"127.0.0.1", first.port(), secret};
-    ADD_FAILURE() << "two listeners at one port";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::system);
-    EXPECT_THAT(error.what(), AllOf(HasSubstr("EADDRINUSE"), HasSubstr("another program on this host uses the port")));
-  }
+  const Error error = ddp::test::thrown_by([&] { const Listener second{"127.0.0.1", first.port(), secret}; });
+  EXPECT_EQ(error.code(), ErrorCode::system);
+  EXPECT_THAT(error.what(), AllOf(HasSubstr("EADDRINUSE"), HasSubstr("another program on this host uses the port")));
   EXPECT_THROW((Listener{"192.0.2.1", 0, secret}), Error);  // not this host's (TEST-NET-1)
   EXPECT_THROW((Listener{"no.such.host.invalid", 0, secret}), Error);
 }

@@ -15,12 +15,14 @@
 #include <ddp/error.hpp>
 
 #include "base/socket.hpp"
+#include "support/error_of.hpp"
 #include "support/munge_daemon.hpp"
 #include "unit/launcher/control/handshake_ends.hpp"
 
 namespace ddp::launcher::control {
 namespace {
 
+using ddp::test::error_of;
 using ddp::test::MungeDaemon;
 using testing::AllOf;
 using testing::HasSubstr;
@@ -29,16 +31,6 @@ stream::Statement statement_of(int number) {
   stream::Statement statement{};
   statement.front() = static_cast<std::byte>(number);
   return statement;
-}
-
-template <class Action>
-std::optional<Error> error_of(Action&& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error;
-  }
-  return std::nullopt;
 }
 
 class MungeTest : public testing::Test {
@@ -75,11 +67,10 @@ TEST_F(MungeTest, WhatIsNoCredentialIsAConflict) {
 
 TEST_F(MungeTest, AnotherKeyIsNamed) {
   const MungeDaemon stranger;
-  const auto error =
-      error_of([&] { prover(*daemon_).check(prover(stranger).prove(statement_of(1)), statement_of(1)); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->code(), ErrorCode::conflict);
-  EXPECT_THAT(error->what(), AllOf(HasSubstr("EMUNGE_CRED_INVALID (14)"), HasSubstr("the same munge.key")));
+  const Error error =
+      error_of([&] { prover(*daemon_).check(prover(stranger).prove(statement_of(1)), statement_of(1)); }).value();
+  EXPECT_EQ(error.code(), ErrorCode::conflict);
+  EXPECT_THAT(error.what(), AllOf(HasSubstr("EMUNGE_CRED_INVALID (14)"), HasSubstr("the same munge.key")));
 }
 
 TEST_F(MungeTest, ClocksThatDifferAreNamedWithBothTimes) {

@@ -17,6 +17,7 @@
 #include <ddp/error.hpp>
 
 #include "launch/rendezvous_proof.hpp"
+#include "support/error_of.hpp"
 #include "support/munge_daemon.hpp"
 
 namespace ddp::launcher {
@@ -48,14 +49,9 @@ class RendezvousProofTest : public testing::Test {
     return RendezvousProof{base::Environment{variables}, insecure, "n2"};
   }
   static std::string refusal(const auto& action) {
-    try {
-      action();
-    } catch (const Error& error) {
-      EXPECT_EQ(std::string{error.what()}.find('\n'), std::string::npos);
-      return error.what();
-    }
-    ADD_FAILURE() << "nothing was refused";
-    return {};
+    const Error error = ddp::test::thrown_by(action);
+    EXPECT_EQ(std::string{error.what()}.find('\n'), std::string::npos);
+    return error.what();
   }
   static ProofMethod method_of(const std::shared_ptr<control::Prover>& prover) { return prover->announcement().method; }
   /// Whether @p follower proves itself to @p leader, and back.
@@ -124,13 +120,9 @@ TEST_F(RendezvousProofTest, APhraseOnSomeNodesOnlyIsRefused) {
 
 TEST_F(RendezvousProofTest, AKeyFileThatCannotBeUsedIsAConflictOnThatNode) {
   std::ofstream{home_ + "/.config"} << "a file";
-  try {
-    node().follower({.method = ProofMethod::key_file});
-    ADD_FAILURE();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::conflict);  // waiting does not help
-    EXPECT_THAT(error.what(), AllOf(HasSubstr("but on n2: reading the key file"), HasSubstr("ENOTDIR (20)")));
-  }
+  const Error error = ddp::test::thrown_by([&] { node().follower({.method = ProofMethod::key_file}); });
+  EXPECT_EQ(error.code(), ErrorCode::conflict);  // waiting does not help
+  EXPECT_THAT(error.what(), AllOf(HasSubstr("but on n2: reading the key file"), HasSubstr("ENOTDIR (20)")));
 }
 
 // Else whoever holds the port could choose to prove nothing.
@@ -173,13 +165,7 @@ class KeyFileTest : public testing::Test {
   ~KeyFileTest() override { fs::remove_all(home_); }
 
   std::string refusal() const {
-    try {
-      read_key_file(path_);
-    } catch (const Error& error) {
-      return error.what();
-    }
-    ADD_FAILURE() << "it was read";
-    return {};
+    return ddp::test::thrown_by([&] { read_key_file(path_); }).what();
   }
   void write(const std::string& text) const {
     fs::create_directories(fs::path{path_}.parent_path());

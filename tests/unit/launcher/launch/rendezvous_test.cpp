@@ -20,12 +20,15 @@
 #include <ddp/error.hpp>
 
 #include "base/host_name.hpp"
+#include "support/error_of.hpp"
 #include "support/fake_pmi2_server.hpp"
 #include "support/left_children.hpp"
 
 namespace ddp::launcher {
 namespace {
 
+using ddp::test::error_of;
+using ddp::test::thrown_by;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::AllOf;
@@ -37,16 +40,6 @@ using Variables = std::map<std::string, std::string, std::less<>>;
 const std::string kHex = std::string(64, 'a');
 
 Deadline patience() { return Deadline::after(seconds(60)); }
-
-template <class Action>
-std::optional<Error> error_of(Action&& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error;
-  }
-  return std::nullopt;
-}
 
 /// Whether an agent that follows @p rendezvous reaches @p listener.
 bool reaches(const Rendezvous& rendezvous, control::Listener& listener) {
@@ -199,11 +192,10 @@ TEST_F(EndpointRendezvous, NodeRankZeroLeadsAStaticOne) {
 TEST_F(EndpointRendezvous, NodeRankZeroWithAnotherHostsAddressIsTold) {
   LaunchOptions options = fixed(0);
   options.rendezvous.master_addr = "192.0.2.1";
-  const auto error = error_of([&] { meet(options); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->code(), ErrorCode::invalid_argument);
-  EXPECT_THAT(error->what(), AllOf(HasSubstr(base::host_name() + ", node 0, has no address '192.0.2.1'"),
-                                   HasSubstr("--master-addr"), HasSubstr("is_host=1")));
+  const Error error = thrown_by([&] { meet(options); });
+  EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+  EXPECT_THAT(error.what(), AllOf(HasSubstr(base::host_name() + ", node 0, has no address '192.0.2.1'"),
+                                  HasSubstr("--master-addr"), HasSubstr("is_host=1")));
   options.rendezvous.is_host = true;  // behind a gateway
   EXPECT_TRUE(meet(options).listener);
 }
@@ -263,9 +255,8 @@ TEST_F(EndpointRendezvous, AStrangerAtThePortIsNotBelieved) {
   LaunchOptions options = c10d();
   options.rendezvous.endpoint_port = stranger.port();
   options.rendezvous.read_timeout = seconds(1);  // this one does not even answer
-  const auto error = error_of([&] { meet(options).connect(); });
-  ASSERT_TRUE(error);
-  EXPECT_THAT(error->what(),
+  const Error error = thrown_by([&] { meet(options).connect(); });
+  EXPECT_THAT(error.what(),
               AllOf(HasSubstr("another process of this host listens at port"), HasSubstr("choose another port")));
 }
 
@@ -277,10 +268,9 @@ TEST_F(EndpointRendezvous, ATakenPortIsAnErrorForTheOneThatMustLead) {
   LaunchOptions first = fixed(0);
   first.rendezvous.master_port = other.port;
   for (const LaunchOptions& options : {must, first}) {
-    const auto error = error_of([&] { meet(options); });
-    ASSERT_TRUE(error);
-    EXPECT_EQ(error->code(), ErrorCode::system);
-    EXPECT_THAT(error->what(), AllOf(HasSubstr("EADDRINUSE"), HasSubstr(std::to_string(other.port))));
+    const Error error = thrown_by([&] { meet(options); });
+    EXPECT_EQ(error.code(), ErrorCode::system);
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("EADDRINUSE"), HasSubstr(std::to_string(other.port))));
   }
 }
 
@@ -320,11 +310,10 @@ TEST_F(EndpointRendezvous, HasTheTimeOfItsKind) {
 
 TEST_F(EndpointRendezvous, NobodyThereIsToldAtTheDeadline) {
   const std::uint16_t port = meet(c10d()).port;  // free again
-  const auto error = error_of(
+  const Error error = thrown_by(
       [&] { control::connect({"127.0.0.1"}, port, control::Secret::random(), Deadline::after(milliseconds(1))); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->code(), ErrorCode::unavailable);
-  EXPECT_THAT(error->what(), HasSubstr("127.0.0.1"));
+  EXPECT_EQ(error.code(), ErrorCode::unavailable);
+  EXPECT_THAT(error.what(), HasSubstr("127.0.0.1"));
 }
 
 // ---- Slurm step
@@ -362,10 +351,9 @@ TEST_F(StepRendezvous, TaskZeroTellsTheOthers) {
 
 TEST_F(StepRendezvous, ATaskThatDoesNotComeIsToldAtTheDeadline) {
   ddp::test::FakePmi2Server server{{.world_size = 2}};
-  const auto error = error_of([&] { meet(server, 0, Deadline::after(milliseconds(100))); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->code(), ErrorCode::unavailable);
-  EXPECT_THAT(error->what(), AllOf(HasSubstr("the other agents of this Slurm step"), HasSubstr("without srun")));
+  const Error error = thrown_by([&] { meet(server, 0, Deadline::after(milliseconds(100))); });
+  EXPECT_EQ(error.code(), ErrorCode::unavailable);
+  EXPECT_THAT(error.what(), AllOf(HasSubstr("the other agents of this Slurm step"), HasSubstr("without srun")));
 }
 
 TEST_F(StepRendezvous, APmiThatIsSilentOrTalksNonsenseIsAnError) {

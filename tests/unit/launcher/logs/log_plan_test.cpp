@@ -14,6 +14,7 @@
 #include <ddp/error.hpp>
 
 #include "logs/log_plan.hpp"
+#include "support/error_of.hpp"
 #include "unit/launcher/logs/log_files.hpp"
 
 namespace ddp::launcher {
@@ -242,13 +243,9 @@ TEST_F(LogFoldersTest, RelativeFoldersBecomeAbsolute) {
 
 TEST_F(LogFoldersTest, AFileIsNoFolder) {
   write_all(base::UniqueFd{::open((folder_ / "file").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600)}.get(), "x");
-  try {
-    LogFolders{in(folder_ / "file"), "", "job", "x", 0, 1};
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
-    EXPECT_THAT(error.what(), AllOf(HasSubstr("--log-dir"), HasSubstr(folder_ / "file"), HasSubstr("is a file")));
-  }
+  const Error error = ddp::test::thrown_by([&] { LogFolders{in(folder_ / "file"), "", "job", "x", 0, 1}; });
+  EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+  EXPECT_THAT(error.what(), AllOf(HasSubstr("--log-dir"), HasSubstr(folder_ / "file"), HasSubstr("is a file")));
   EXPECT_THROW((LogFolders{in(folder_ / "file/below"), "", "job", "x", 0, 1}), Error);
 }
 
@@ -263,12 +260,8 @@ TEST_F(LogFoldersTest, WhatOthersPutInItsPlaceIsRefused) {
   if (::geteuid() != 0) GTEST_SKIP() << "only root gives folders away";
   std::filesystem::create_directory(folder_ / "job_z");
   ASSERT_EQ(::chown((folder_ / "job_z").c_str(), 65534, 65534), 0);
-  try {
-    LogFolders{in(folder_.path()), "", "job", "z", 0, 1};
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), AllOf(HasSubstr("job_z"), HasSubstr("belongs to user 65534"), HasSubstr("--log-dir")));
-  }
+  const Error error = ddp::test::thrown_by([&] { LogFolders{in(folder_.path()), "", "job", "z", 0, 1}; });
+  EXPECT_THAT(error.what(), AllOf(HasSubstr("job_z"), HasSubstr("belongs to user 65534"), HasSubstr("--log-dir")));
 }
 
 TEST_F(LogFoldersTest, ASuffixStaysInTheFolder) {

@@ -15,6 +15,7 @@
 
 #include <ddp/error.hpp>
 
+#include "support/error_of.hpp"
 #include "support/sanitized.hpp"
 #include "unit/launcher/logs/log_pump_fixture.hpp"
 
@@ -63,13 +64,9 @@ TEST_F(LogPumpTest, PipesBlockAndAreNotInherited) {
 TEST_F(LogPumpTest, FilesThatCannotBeMadeAreNamed) {
   LogPump pump{options()};
   pump.add(to_file(0, folder_ / "file"));
-  try {
-    pump.add(to_file(1, folder_ / "file/stdout.log"));
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::system);
-    EXPECT_THAT(error.what(), HasSubstr(folder_ / "file"));
-  }
+  const Error error = ddp::test::thrown_by([&] { pump.add(to_file(1, folder_ / "file/stdout.log")); });
+  EXPECT_EQ(error.code(), ErrorCode::system);
+  EXPECT_THAT(error.what(), HasSubstr(folder_ / "file"));
   LogPumpOptions filtered = options();
   filtered.stdout_filters = {"x"};
   filtered.filtered_stdout_file = folder_ / "file/filtered_stdout.log";

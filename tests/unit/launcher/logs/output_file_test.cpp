@@ -12,6 +12,7 @@
 
 #include <ddp/error.hpp>
 
+#include "support/error_of.hpp"
 #include "unit/launcher/logs/log_files.hpp"
 
 namespace ddp::launcher {
@@ -75,19 +76,11 @@ TEST_F(OutputFileTest, EmptiesWhatAnEarlierRunLeft) {
 
 TEST_F(OutputFileTest, NamesWhatCannotBeMade) {
   write_all(base::UniqueFd{::open((folder_ / "file").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600)}.get(), "x");
-  try {
-    create(folder_ / "file/out.log");
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::system);
-    EXPECT_THAT(error.what(), AllOf(HasSubstr(folder_ / "file"), HasSubstr("ENOTDIR")));
-  }
-  try {
-    create(folder_.path());
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), AllOf(HasSubstr(folder_.path()), HasSubstr("EISDIR")));
-  }
+  const Error error = ddp::test::thrown_by([&] { create(folder_ / "file/out.log"); });
+  EXPECT_EQ(error.code(), ErrorCode::system);
+  EXPECT_THAT(error.what(), AllOf(HasSubstr(folder_ / "file"), HasSubstr("ENOTDIR")));
+  EXPECT_THAT(ddp::test::thrown_by([&] { create(folder_.path()); }).what(),
+              AllOf(HasSubstr(folder_.path()), HasSubstr("EISDIR")));
 }
 
 TEST_F(OutputFileTest, SaysOnceThatTheDiskIsFull) {

@@ -20,6 +20,7 @@
 
 #include <ddp/error.hpp>
 
+#include "support/error_of.hpp"
 #include "support/sanitized.hpp"
 
 namespace ddp::launcher {
@@ -243,14 +244,10 @@ TEST_F(ErrorFileTest, PassingOnReplacesTheFileAsAWhole) {
 }
 
 TEST_F(ErrorFileTest, PassingOnSaysWhatWentWrong) {
-  try {
-    pass_on_error_file(kReal, 1, path("missing") + "/error.json");
-    FAIL() << "no error";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::system);
-    EXPECT_THAT(error.what(), HasSubstr("TORCHELASTIC_ERROR_FILE="));
-    EXPECT_THAT(error.native(), HasSubstr("ENOENT"));
-  }
+  const Error error = ddp::test::thrown_by([&] { pass_on_error_file(kReal, 1, path("missing") + "/error.json"); });
+  EXPECT_EQ(error.code(), ErrorCode::system);
+  EXPECT_THAT(error.what(), HasSubstr("TORCHELASTIC_ERROR_FILE="));
+  EXPECT_THAT(error.native(), HasSubstr("ENOENT"));
   EXPECT_THROW(pass_on_error_file(kReal, 1, folder_), Error);
 }
 

@@ -37,6 +37,15 @@ class OomWatchTest : public testing::Test {
                 "oom_kill_disable 0\nunder_oom 0\noom_kill " + std::to_string(kills));
   }
   std::string root() const { return root_.path(); }
+  /// What a watch of a process in @p own says after a kill that this @p version of cgroups counts in @p path.
+  std::string after_a_kill(const std::string& own, int version, const std::string& path) const {
+    const auto count = [&](int kills) { version == 1 ? version1(path, kills) : version2(path, kills); };
+    root_.write("proc/self/cgroup", own);
+    count(0);
+    const OomWatch watch{root()};
+    count(1);
+    return watch.explain();
+  }
 
   topology::FakeRoot root_;
 };
@@ -56,32 +65,22 @@ TEST_F(OomWatchTest, Version2WithItsLimit) {
 }
 
 TEST_F(OomWatchTest, TheNearestLimitCounts) {
-  root_.write("proc/self/cgroup", "0::/slurm/job_7/step_0/task_0");
   root_.write("sys/fs/cgroup/slurm/job_7/step_0/task_0/memory.max", "max");
   root_.write("sys/fs/cgroup/slurm/job_7/memory.max", "536870912");
   root_.write("sys/fs/cgroup/slurm/memory.max", "1073741824");
-  version2("/slurm/job_7/step_0/task_0", 0);
-  const OomWatch watch{root()};
-  version2("/slurm/job_7/step_0/task_0", 1);
-  EXPECT_THAT(watch.explain(), HasSubstr("the memory limit of its cgroup (/slurm/job_7) is 512.0 MiB"));
+  EXPECT_THAT(after_a_kill("0::/slurm/job_7/step_0/task_0", 2, "/slurm/job_7/step_0/task_0"),
+              HasSubstr("the memory limit of its cgroup (/slurm/job_7) is 512.0 MiB"));
 }
 
 TEST_F(OomWatchTest, WithoutALimitTheNodeRanOut) {
-  root_.write("proc/self/cgroup", "0::/user.slice");
   root_.write("sys/fs/cgroup/user.slice/memory.max", "max");
-  version2("/user.slice", 0);
-  const OomWatch watch{root()};
-  version2("/user.slice", 1);
-  EXPECT_THAT(watch.explain(), HasSubstr("the node ran out of memory (cgroup /user.slice has no limit)"));
+  EXPECT_THAT(after_a_kill("0::/user.slice", 2, "/user.slice"),
+              HasSubstr("the node ran out of memory (cgroup /user.slice has no limit)"));
 }
 
 TEST_F(OomWatchTest, ACgroupWithoutAMemoryControllerIsCountedAboveIt) {
-  root_.write("proc/self/cgroup", "0::/a/b/c");
-  version2("/a", 0);
   root_.write("sys/fs/cgroup/a/memory.max", "1048576");
-  const OomWatch watch{root()};
-  version2("/a", 1);
-  EXPECT_THAT(watch.explain(), HasSubstr("cgroup (/a) is 1.0 MiB"));
+  EXPECT_THAT(after_a_kill("0::/a/b/c", 2, "/a"), HasSubstr("cgroup (/a) is 1.0 MiB"));
 }
 
 TEST_F(OomWatchTest, KillsOfOtherJobsAboveTheOwnCgroupAreNotThisJobs) {
@@ -96,31 +95,21 @@ TEST_F(OomWatchTest, KillsOfOtherJobsAboveTheOwnCgroupAreNotThisJobs) {
 }
 
 TEST_F(OomWatchTest, Version1WithItsLimit) {
-  root_.write("proc/self/cgroup", "5:cpuset:/\n4:memory:/slurm/uid_0/job_7\n1:name=systemd:/x\n0::/system.slice");
   root_.write("sys/fs/cgroup/memory/slurm/uid_0/job_7/memory.limit_in_bytes", "2147483648");
-  version1("/slurm/uid_0/job_7", 0);
-  const OomWatch watch{root()};
-  version1("/slurm/uid_0/job_7", 1);
-  EXPECT_THAT(watch.explain(), HasSubstr("cgroup (/slurm/uid_0/job_7) is 2.0 GiB"));
+  EXPECT_THAT(after_a_kill("5:cpuset:/\n4:memory:/slurm/uid_0/job_7\n1:name=systemd:/x\n0::/system.slice", 1,
+                           "/slurm/uid_0/job_7"),
+              HasSubstr("cgroup (/slurm/uid_0/job_7) is 2.0 GiB"));
 }
 
 TEST_F(OomWatchTest, Version1SaysNoLimitByALargeNumber) {
-  root_.write("proc/self/cgroup", "4:cpu,memory:/job");
   root_.write("sys/fs/cgroup/memory/job/memory.limit_in_bytes", "9223372036854771712");
-  version1("/job", 0);
-  const OomWatch watch{root()};
-  version1("/job", 1);
-  EXPECT_THAT(watch.explain(), HasSubstr("cgroup /job has no limit"));
+  EXPECT_THAT(after_a_kill("4:cpu,memory:/job", 1, "/job"), HasSubstr("cgroup /job has no limit"));
 }
 
 TEST_F(OomWatchTest, APathThatAContainerDoesNotShowIsFoundAtItsRoot) {
   for (const char* path : {"/docker/4f2a", "/../../other"}) {
-    root_.write("proc/self/cgroup", "4:memory:" + std::string(path));
-    version1("", 0);
     root_.write("sys/fs/cgroup/memory/memory.limit_in_bytes", "1048576");
-    const OomWatch watch{root()};
-    version1("", 1);
-    EXPECT_THAT(watch.explain(), HasSubstr("cgroup (/) is 1.0 MiB")) << path;
+    EXPECT_THAT(after_a_kill("4:memory:" + std::string(path), 1, ""), HasSubstr("cgroup (/) is 1.0 MiB")) << path;
   }
 }
 

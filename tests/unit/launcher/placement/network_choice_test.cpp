@@ -66,10 +66,11 @@ TEST(NetworkChoice, OneNodeAndNone) {
 }
 
 TEST(NetworkChoice, ANodeWithoutInterfacesIsRefused) {
-  const auto error = ddp::test::error_of([] { choose_interfaces({node({candidate("eth0", "10.1.0.1")}), node({})}); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->code(), ErrorCode::invalid_argument);
-  EXPECT_THAT(error->what(), HasSubstr("node 1"));
+  const Error error = ddp::test::thrown_by([] {
+    choose_interfaces({node({candidate("eth0", "10.1.0.1")}), node({})});
+  });
+  EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+  EXPECT_THAT(error.what(), HasSubstr("node 1"));
 }
 
 TEST(NetworkChoice, ReadsThisHostAsTheUserSays) {
@@ -80,9 +81,8 @@ TEST(NetworkChoice, ReadsThisHostAsTheUserSays) {
   EXPECT_THAT(network.reason, HasSubstr("DDP_SOCKET_IFNAME"));
 
   const base::Environment unknown{{{"DDP_SOCKET_IFNAME", "nosuch7"}}};
-  const auto error = ddp::test::error_of([&] { read_node_network(unknown, {}); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->code(), ErrorCode::invalid_argument);
+  const Error error = ddp::test::thrown_by([&] { read_node_network(unknown, {}); });
+  EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
 }
 
 }  // namespace

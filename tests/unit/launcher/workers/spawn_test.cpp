@@ -22,6 +22,7 @@
 
 #include "base/process.hpp"
 #include "outcome/exit_error.hpp"
+#include "support/error_of.hpp"
 #include "support/left_children.hpp"
 #include "topology/placement/affinity_mask.hpp"
 
@@ -294,13 +295,9 @@ TEST_F(SpawnTest, AProgramThatDoesNotBeginHasALimit) {
     for (;;) ::pause();
   }
   StartingWorker worker{request({"/slow/program"}), base::ChildProcess{pid}, std::move(report.read)};
-  try {
-    worker.confirm(Deadline::after(std::chrono::milliseconds(1)));
-    ADD_FAILURE() << "it has not begun";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::timeout);
-    EXPECT_THAT(error.what(), AllOf(HasSubstr("rank 5"), HasSubstr("/slow/program"), HasSubstr("ETIMEDOUT")));
-  }
+  const Error error = ddp::test::thrown_by([&] { worker.confirm(Deadline::after(std::chrono::milliseconds(1))); });
+  EXPECT_EQ(error.code(), ErrorCode::timeout);
+  EXPECT_THAT(error.what(), AllOf(HasSubstr("rank 5"), HasSubstr("/slow/program"), HasSubstr("ETIMEDOUT")));
 }
 
 }  // namespace

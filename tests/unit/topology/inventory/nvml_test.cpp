@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include <ddp/error.hpp>
+#include "support/error_of.hpp"
 
 namespace ddp::topology::test {
 namespace {
@@ -19,13 +20,8 @@ namespace {
 using testing::HasSubstr;
 
 TEST_F(GpuFactsTest, NvmlThatCannotBeOpenedSaysWhy) {
-  const auto problem_of = [](const std::string& library) -> std::optional<Error> {
-    try {
-      const Nvml nvml{library};
-    } catch (const Error& error) {
-      return error;
-    }
-    return std::nullopt;
+  const auto problem_of = [](const std::string& library) {
+    return ddp::test::error_of([&] { const Nvml nvml{library}; });
   };
   const auto missing = problem_of("/nonexistent/libnvidia-ml.so.1");
   ASSERT_TRUE(missing);

@@ -13,6 +13,7 @@
 
 #include <ddp/error.hpp>
 #include <ddp/topology.hpp>
+#include "support/error_of.hpp"
 
 namespace ddp {
 namespace {
@@ -30,14 +31,10 @@ class TopologyFile : public testing::Test {
 };
 
 void expect_refused(const std::string& path, ErrorCode code, std::string_view text) {
-  try {
-    Topology::from_xml_file(path);
-    ADD_FAILURE() << "was read: " << text;
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), code) << error.what();
-    EXPECT_THAT(error.what(), HasSubstr(text));
-    EXPECT_THAT(error.what(), HasSubstr(path));
-  }
+  const Error error = ddp::test::thrown_by([&] { Topology::from_xml_file(path); });
+  EXPECT_EQ(error.code(), code) << error.what();
+  EXPECT_THAT(error.what(), HasSubstr(text));
+  EXPECT_THAT(error.what(), HasSubstr(path));
 }
 
 TEST_F(TopologyFile, WhatIsNoneIsRefusedWithAReason) {

@@ -12,6 +12,7 @@
 #include <ddp/error.hpp>
 #include <ddp/topology.hpp>
 
+#include "support/error_of.hpp"
 #include "topology/placement/affinity_mask.hpp"
 
 namespace ddp {
@@ -84,12 +85,9 @@ TEST(Binding, ANarrowerMaskOfTheKernelIsReported) {
 }
 
 TEST(Binding, WhatCannotBeIsAnError) {
-  try {
-    Binding{.cpus = CpuSet::parse("4000"), .preferred_memory = -1}.apply();
-    ADD_FAILURE();
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), testing::HasSubstr("EINVAL"));
-  }
+  const Error error =
+      ddp::test::thrown_by([&] { Binding{.cpus = CpuSet::parse("4000"), .preferred_memory = -1}.apply(); });
+  EXPECT_THAT(error.what(), testing::HasSubstr("EINVAL"));
   EXPECT_THROW((Binding{.preferred_memory = -1}.apply()), Error);
 }
 

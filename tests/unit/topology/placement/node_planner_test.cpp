@@ -224,15 +224,13 @@ TEST(NodePlanner, RequestsThatMakeNoSenseAreRefused) {
     return ddp::test::error_of([&] { plan_node(eight_gpus(), request); });
   };
   EXPECT_FALSE(refused(request_of(1)));
-  const auto nobody = refused(request_of(0));
-  ASSERT_TRUE(nobody);
-  EXPECT_EQ(nobody->code(), ErrorCode::invalid_argument);
+  const Error nobody = refused(request_of(0)).value();
+  EXPECT_EQ(nobody.code(), ErrorCode::invalid_argument);
   NodeRequest elsewhere = request_of(2);
   elsewhere.ranks[1].cpus = CpuSet::parse("64");
-  const auto error = refused(elsewhere);
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->code(), ErrorCode::invalid_argument);
-  EXPECT_THAT(error->cause(), HasSubstr("of local rank 1 (64)"));
+  const Error error = refused(elsewhere).value();
+  EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+  EXPECT_THAT(error.cause(), HasSubstr("of local rank 1 (64)"));
 }
 
 }  // namespace

@@ -28,12 +28,12 @@
 
 namespace ddp::torch {
 
-/// Operations with c10d's arguments: lists of one tensor for one rank, options with a timeout. Tensors are on the CPU,
-/// or on this rank's CUDA device if the group serves that; all tensors of one operation are on one device. Lists to
-/// gather into or scatter from are copied once, and so are dense tensors that are not in row-major order; other tensors
-/// are used in place. allreduce adds sparse CPU tensors; that call waits for the other ranks' calls. Other operations
-/// on sparse tensors, recv from any source, and bit operations are refused.
-/// recv, and bit operations are refused.
+/// c10d's operations, with c10d's arguments: lists of one tensor for one rank, options with a timeout. Tensors are
+/// on the CPU, or on this rank's CUDA device if the group serves that; all tensors of one operation are on one
+/// device. Lists to gather into or scatter from are copied once, and so are dense tensors that are not in row-major
+/// order; other tensors are used in place. allreduce adds sparse CPU tensors; that call waits for the other ranks'
+/// calls.
+/// Not supported: other operations on sparse tensors, recv from any source, and bit operations.
 class C10dBackend : public ::c10d::Backend {
   using Tensors = std::vector<at::Tensor>;
   using Lists = std::vector<std::vector<at::Tensor>>;
@@ -42,7 +42,7 @@ class C10dBackend : public ::c10d::Backend {
   using Type = ::c10d::OpType;
 
  public:
-  /// Carries the operations of @p group; every rank of it makes one. The group's timeout applies to operations without
+  /// Runs the operations of @p group; every rank of it makes one. The group's timeout applies to operations without
   /// their own.
   explicit C10dBackend(ddp::ProcessGroup group)
       : ::c10d::Backend(group.rank(), group.size()),
@@ -275,7 +275,7 @@ class C10dBackend : public ::c10d::Backend {
                        .ranks = {own},
                        .hint = "look at that rank; then destroy the process group and make a new one"}});
   }
-  /// Releases the group. Running operations end by their own deadlines; later operations are refused. Call from the
+  /// Releases the group. Running operations end by their own deadlines; later operations are refused. Call it from the
   /// thread that coalesces.
   void shutdown() override {
     coalesced_.reset();
@@ -409,7 +409,7 @@ class C10dBackend : public ::c10d::Backend {
   std::uint64_t sequence_ = 0;
 };
 
-// c10d's Store as a key-value store of libddp, so that ranks that torch.distributed has brought together form a group.
+// c10d's Store as a libddp key-value store, so that ranks that torch.distributed has brought together form a group.
 
 /// Works with any kind of store; needs a prefix of its own (c10d::PrefixStore). A failed fence names the absent ranks.
 class C10dStore final : public KeyValueStore {

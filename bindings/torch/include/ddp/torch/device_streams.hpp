@@ -1,4 +1,4 @@
-// Streams of tensors' devices, by libtorch's own interface for every kind of device: needs no header of CUDA's.
+// Streams of tensors' devices, by libtorch's own interface for every kind of device, without CUDA headers.
 #pragma once
 
 #include <atomic>
@@ -23,7 +23,7 @@ inline Device device_of(const at::Device& device) noexcept {
   return {.type = DeviceType::cuda, .index = device.index()};
 }
 
-/// The stream with its cudaStream_t, as libddp takes it. Throws Error(unavailable) if libtorch does not expose it, as
+/// The stream with its cudaStream_t, as libddp uses it. Throws Error(unavailable) if libtorch does not expose it, as
 /// before PyTorch 2.11. @tparam TorchStream c10::Stream, whose members depend on the version
 template <class TorchStream>
 Stream stream_of(const TorchStream& stream) {
@@ -38,32 +38,32 @@ Stream stream_of(const TorchStream& stream) {
   }
 }
 
-/// The one that the calling thread's work on @p device goes into.
+/// The calling thread's current stream on @p device.
 inline c10::Stream current_stream(const at::Device& device) {
   return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
 }
 
-/// Whether what is put into @p stream becomes part of a graph. @tparam Guard as above
+/// Whether work enqueued in @p stream becomes part of a graph. @tparam Guard VirtualGuardImpl, likewise
 template <class Guard>
 bool is_captured(const Guard& guard, const c10::Stream& stream) {
   if constexpr (requires { guard.isStreamCapturing(stream); }) return guard.isStreamCapturing(stream);
   return false;
 }
 
-/// One for what follows an operation and shall not hold back the calling thread's own work. While that is captured,
-/// its own stream: the operation is in it, too.
+/// A stream for work that follows an operation and must not hold back the calling thread's own. While the current
+/// stream is captured: that stream, since the operation is in it, too.
 inline c10::Stream side_stream(const at::Device& device) {
   const c10::impl::VirtualGuardImpl guard(device.type());
   const c10::Stream current = guard.getStream(device);
   return is_captured(guard, current) ? current : guard.getStreamFromGlobalPool(device);
 }
 
-/// Where @p tensor is, if that is a device with streams.
+/// The device of @p tensor, if it has streams.
 inline std::optional<at::Device> cuda_device_of(const at::Tensor& tensor) {
   return tensor.defined() && tensor.is_cuda() ? std::optional(tensor.device()) : std::nullopt;
 }
 
-/// What comes later in one stream waits for what is in another one now.
+/// Later work in one stream waits for the work now in another.
 inline void hold_back(const c10::Stream& later, const c10::Stream& earlier) {
   if (later == earlier) return;
   c10::Event event(earlier.device_type());
@@ -71,34 +71,34 @@ inline void hold_back(const c10::Stream& later, const c10::Stream& earlier) {
   event.block(later);
 }
 
-/// Its memory is not given to others before what is in @p stream now is over, even if the tensor goes.
+/// Keeps the tensor's memory from being reused before the work now in @p stream is done, even if the tensor is gone.
 inline void keep_for(const c10::Stream& stream, const at::Tensor& tensor) {
   c10::impl::VirtualGuardImpl(stream.device_type()).recordDataPtrOnStream(tensor.storage().data_ptr(), stream);
 }
 
-/// The stream that was the current one of a tensor's device when this was made. On the host there is none, and nothing
-/// to order.
+/// The stream that was current on a tensor's device when this was made. On the host there is no stream, and nothing to
+/// order.
 class HomeStream {
  public:
   explicit HomeStream(const at::Tensor& tensor) : device_(cuda_device_of(tensor)) {
     if (device_) stream_ = current_stream(*device_);
   }
 
-  /// Itself.
+  /// The stream itself.
   std::optional<Stream> get() const { return stream_ ? std::optional(stream_of(*stream_)) : std::nullopt; }
-  /// The current one.
+  /// The stream that is current now.
   std::optional<Stream> current() const {
     return device_ ? std::optional(stream_of(current_stream(*device_))) : std::nullopt;
   }
-  /// It waits for the current one.
+  /// Makes it wait for the current stream.
   void catch_up() const {
     if (device_) hold_back(*stream_, current_stream(*device_));
   }
-  /// The current one waits for it.
+  /// Makes the current stream wait for it.
   void lead() const {
     if (device_) hold_back(current_stream(*device_), *stream_);
   }
-  /// A tensor's memory stays for what the current one does with it now. Sparse ones the host has read.
+  /// Keeps a tensor's memory for the work now in the current stream. The host has read sparse tensors already.
   void keep(const at::Tensor& tensor) const {
     if (device_ && tensor.defined() && !tensor.is_sparse()) keep_for(current_stream(*device_), tensor);
   }
@@ -108,12 +108,12 @@ class HomeStream {
   std::optional<c10::Stream> stream_;
 };
 
-// ---- Where the ends of operations run code of the program: callbacks of futures, destructors of its tensors.
+// ---- Operations end by running code of the program: callbacks of futures, destructors of its tensors.
 
 using HandOver = void (*)(std::function<void()> task);
 
-/// Gets what threads of libddp have to do at the end of an operation, from any thread; null: they do it themselves.
-/// Python programs, whose tensors and callbacks must not be touched once the interpreter has gone, set it before any
+/// Receives what libddp's threads have to do at the end of an operation, from any thread; null: they do it themselves.
+/// Python programs, whose tensors and callbacks must not be touched once the interpreter is gone, set it before any
 /// operation.
 inline std::atomic<HandOver> hand_over_to{nullptr};
 
@@ -122,18 +122,18 @@ inline void hand_over(std::function<void()> task) {
   task();
 }
 
-/// Keeps tensors; the last owner's thread hands them over.
+/// Owns tensors; hand_over() destroys them.
 inline std::shared_ptr<const void> owner_of(std::vector<at::Tensor> tensors) {
   return {new std::vector<at::Tensor>(std::move(tensors)),
           [](const std::vector<at::Tensor>* kept) { hand_over([kept] { delete kept; }); }};
 }
 
-// ---- Long waits within torch.distributed's calls: a binding of another language can look for signals meanwhile.
+// ---- Long waits within torch.distributed's calls: a binding of another language can check for signals meanwhile.
 
 using RunInterruptibly = void (*)(std::function<void()> wait);
 
 /// Runs a wait that may take long, perhaps on another thread, and throws its exception, or one of its own: then the
-/// wait continues, so it must own all that it uses. Null: it is called directly. Set once, before any operation.
+/// wait continues, so it must own all that it uses. Null: a direct call. Set once, before any operation.
 inline std::atomic<RunInterruptibly> run_interruptibly{nullptr};
 
 inline void interruptible(std::function<void()> wait) {

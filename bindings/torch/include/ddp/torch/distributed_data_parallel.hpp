@@ -1,4 +1,4 @@
-// Data-parallel training of a libtorch module. docs/reference/libtorch.md is its guide.
+// Data-parallel training of a libtorch module. Guide: docs/reference/libtorch.md.
 #pragma once
 
 #include <cstddef>
@@ -24,13 +24,13 @@
 /// libddp for libtorch.
 namespace ddp::torch {
 
-/// Equal on all ranks, except gradient_as_bucket_view.
+/// How a module is wrapped. Equal on all ranks, except gradient_as_bucket_view.
 struct DistributedDataParallelOptions {
-  /// Rank 0's buffers (running means) go to all ranks before each forward pass, but for those after a step of no_sync.
+  /// Copies rank 0's buffers (running means) to all ranks before each forward pass, except after a step of no_sync.
   bool broadcast_buffers = true;
-  /// Rank 0's parameters and buffers go to all ranks at construction.
+  /// Copies rank 0's parameters and buffers to all ranks at construction.
   bool init_sync = true;
-  /// Parameters and buffers, by their names in the module, that are neither compared nor broadcast nor averaged.
+  /// Parameters and buffers, by name in the module, that are neither compared nor broadcast nor averaged.
   std::set<std::string> ignored{};
   /// Parameters whose gradients are sparse, besides those of Embedding and EmbeddingBag with sparse(true).
   std::set<std::string> sparse{};
@@ -40,9 +40,9 @@ struct DistributedDataParallelOptions {
   std::size_t first_bucket_bytes = 1 * MiB;
   std::vector<std::size_t> bucket_caps_bytes{};
   /// @}
-  /// Gradients live in the buckets: no second memory for them. With zero_grad(false) no copies, either.
+  /// Gradients live in the buckets, without memory of their own. With zero_grad(false) they are not copied, either.
   bool gradient_as_bucket_view = false;
-  /// For modules whose backward passes leave out parameters. The graph of each forward pass is searched for them.
+  /// For modules whose backward passes leave out parameters: each forward pass searches its graph for them.
   bool find_unused_parameters = false;
   /// @{
   /// See ReducerOptions.
@@ -53,15 +53,15 @@ struct DistributedDataParallelOptions {
   /// @}
   /// Parameters that are exchanged together, after all others.
   std::set<std::string> delayed{};
-  /// A parameter after whose bucket they go instead.
+  /// A parameter whose bucket they follow instead.
   std::optional<std::string> delayed_behind{};
   MixedPrecision mixed_precision{};       ///< types of parameters, gradients and buffers during passes
   std::shared_ptr<CommHook> comm_hook{};  ///< null: the average; shared with the Reducer
-  /// What log() is to know. module_name: default: the module's name().
+  /// What log() reports about the wrapper. module_name: default: the module's name().
   DdpLogOptions log{};
 };
 
-/// The type in which gradients are exchanged. Throws Error(invalid_argument) for types that libddp cannot reduce in.
+/// The type that gradients are exchanged in. Throws Error(invalid_argument) for other types than floating point.
 inline std::optional<DType> reduce_dtype(const MixedPrecision& types) {
   for (const auto& type : {types.param, types.reduce, types.buffer}) {
     if (type && !c10::isFloatingType(*type)) {
@@ -74,7 +74,7 @@ inline std::optional<DType> reduce_dtype(const MixedPrecision& types) {
   return type ? dtype_of(*type) : std::nullopt;
 }
 
-/// The options of a model's Reducer. Throws as reduce_dtype().
+/// The options of a model's Reducer. Throws like reduce_dtype().
 inline ReducerOptions reducer_options(const DistributedDataParallelOptions& options) {
   return {.bucket_cap_bytes = options.bucket_cap_bytes,
           .first_bucket_bytes = options.first_bucket_bytes,
@@ -92,7 +92,7 @@ inline ReducerOptions reducer_options(const DistributedDataParallelOptions& opti
           .log = options.log};
 }
 
-/// Throws Error(invalid_argument) for names that the module does not have. @param what shall be done with them.
+/// Throws Error(invalid_argument) for names that the module does not have. @param what is to be done with them.
 inline void check_names(const ::torch::nn::Module& module, const std::set<std::string>& names, const char* what) {
   const auto parameters = module.named_parameters();
   const auto buffers = module.named_buffers();
@@ -104,11 +104,11 @@ inline void check_names(const ::torch::nn::Module& module, const std::set<std::s
 }
 
 /// A module whose gradients are averages over a group's ranks when backward() returns. Its parameters are those of the
-/// wrapped module, with "module." before their names, as in PyTorch.
+/// wrapped module, their names prefixed with "module.", as in PyTorch.
 ///
-/// Construction is collective; throws Error(mismatch) on all ranks if their modules or options differ. forward() and
-/// backward() are the program's own, on all ranks equally often. What goes wrong in a backward pass is thrown by
-/// backward(), as ddp::Error. One thread at a time; while a backward pass runs, no other collectives on the group.
+/// Construction is collective; throws Error(mismatch) on all ranks if their modules or options differ. The program
+/// calls forward() and backward(), equally often on all ranks. backward() throws the errors of a backward pass, as
+/// ddp::Error. One thread at a time; no other collectives on the group while a backward pass runs.
 template <class Net>
 class DistributedDataParallelImpl : public ::torch::nn::Module {
  public:
@@ -163,18 +163,18 @@ class DistributedDataParallelImpl : public ::torch::nn::Module {
     return outputs;
   }
 
-  /// The wrapped module, for all but training: gradients of forward passes that go around the wrapper are an error.
+  /// The wrapped module, for all but training: gradients of forward passes that bypass the wrapper are an error.
   auto& module() noexcept { return module_; }
 
-  /// Backward passes of the forward passes that run while this lives exchange nothing, so that gradients accumulate;
-  /// the next one averages the sum. On all ranks for the same passes.
+  /// Backward passes of forward passes that run while this lives exchange nothing, so gradients accumulate; the next
+  /// one averages the sum. Use it on all ranks for the same passes.
   GradientAverager::Guard no_sync() { return averager_->no_sync(); }
-  /// Backward passes that run while this lives do not end the step: let it end before the last one of a step.
+  /// While this lives, backward passes do not end the step: destroy it before the last one of a step.
   GradientAverager::Guard several_backwards() { return averager_->several_backwards(); }
 
-  /// For a ddp::Join: ranks that have different numbers of batches. While it lasts, parameters and buffers stay where
-  /// they are. Throws Error(invalid_argument) for a buffer that is not contiguous, and where torch::load or to() has
-  /// given a parameter other memory since it was wrapped.
+  /// For a ddp::Join of ranks with different numbers of batches. While it lasts, parameters and buffers must keep their
+  /// memory. Throws Error(invalid_argument) for a buffer that is not contiguous, and if torch::load or to() has given a
+  /// parameter other memory since it was wrapped.
   Joinable& joinable() {
     averager_->check_parameters_stayed(kJoining);
     std::vector<TensorView> memory;
@@ -187,7 +187,7 @@ class DistributedDataParallelImpl : public ::torch::nn::Module {
     return averager_->reducer().joinable(std::move(memory));
   }
 
-  /// Goes on with another group, also after a failure. Collective over it.
+  /// Continues with another group, also after a failure. Collective over the new group.
   void change_group(ddp::ProcessGroup group) {
     broadcasts_buffers_ = wants_buffers_ && group.size() > 1;
     averager_->change_group(std::move(group));
@@ -234,16 +234,16 @@ class DistributedDataParallelImpl : public ::torch::nn::Module {
   std::shared_ptr<GradientAverager> averager_;
 };
 
-/// DistributedDataParallel model{net, group}: a handle like torch::nn::Linear; copies are the same module.
+/// DistributedDataParallel model{net, group}: a handle like torch::nn::Linear; copies refer to the same module.
 template <class Net>
 class DistributedDataParallel : public ::torch::nn::ModuleHolder<DistributedDataParallelImpl<Net>> {
  public:
-  /// Collective. Wraps @p module, which is shared. Throws Error as ddp::Reducer's constructor.
+  /// Collective. Wraps @p module, which is shared. Throws Error like ddp::Reducer's constructor.
   DistributedDataParallel(Net module, ddp::ProcessGroup group, const DistributedDataParallelOptions& options = {})
       : ::torch::nn::ModuleHolder<DistributedDataParallelImpl<Net>>(
             std::make_shared<DistributedDataParallelImpl<Net>>(std::move(module), std::move(group), options)) {}
 
-  /// The forward pass; ModuleHolder's own cannot see one that is a template.
+  /// The forward pass; ModuleHolder's own operator cannot call one that is a template.
   template <class... Arguments>
   auto operator()(Arguments&&... arguments) {
     return this->impl_->forward(std::forward<Arguments>(arguments)...);

@@ -1,4 +1,4 @@
-// Connects autograd to a Reducer: reports final gradients and the begin and end of backward passes, and puts gradients
+// Connects autograd to a Reducer: reports final gradients and the start and end of backward passes, and puts gradients
 // where the Reducer wants them. DistributedDataParallel is this class plus its module.
 #pragma once
 
@@ -33,7 +33,7 @@
 
 namespace ddp::torch {
 
-// ---- What autograd calls. A binding of another language translates errors that leave it, and looks for its signals
+// ---- What autograd calls. A binding of another language translates errors that leave it, and checks for its signals
 // meanwhile.
 
 /// Called while an Error is handled; throws what leaves the backward pass instead.
@@ -43,7 +43,7 @@ inline std::atomic<TranslateError> translate_error{nullptr};
 /// For the WaitWatch in backward passes; null: none. Set once.
 inline std::atomic<ddp::WaitWatch::Look> look_in_backward{nullptr};
 
-/// Runs on any thread of autograd's.
+/// Runs on any of autograd's threads.
 template <class Call>
 void called_by_autograd(Call&& call) {
   const ddp::WaitWatch watch(look_in_backward.load(std::memory_order_acquire));
@@ -152,7 +152,7 @@ class TensorUsers {
 };
 
 /// A step begins when a backward pass reaches the first output of a forward pass, and ends when that backward pass
-/// ends. Where no output has a gradient, it begins with the first gradient of a parameter. Forward passes without a
+/// ends. If no output has a gradient, it begins with the first gradient of a parameter. Forward passes without a
 /// backward pass cost nothing; passes of a module whose parameters are all frozen belong to no step. One backward pass
 /// at a time. Always owned by a shared_ptr.
 class GradientAverager : public std::enable_shared_from_this<GradientAverager> {

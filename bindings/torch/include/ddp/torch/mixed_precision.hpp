@@ -1,4 +1,4 @@
-// Computing in a shorter floating-point type than the one in which parameters are kept and stepped: copies that take
+// Computes in a shorter floating-point type than the one that parameters are kept and stepped in: copies take
 // the parameters' place while a pass runs.
 #pragma once
 
@@ -16,20 +16,20 @@
 
 namespace ddp::torch {
 
-/// Element types of a module under DistributedDataParallel; none: as they are. Only floating-point tensors are
-/// converted, complex ones are not.
+/// Element types of a module under DistributedDataParallel; none: unchanged. Only floating-point tensors are converted,
+/// not complex ones.
 struct MixedPrecision {
-  /// For parameters and inputs in forward and backward passes. Between passes parameters are in their own type, in
-  /// which gradients are kept, too. Costs memory for a copy of the parameters in this type.
+  /// For parameters and inputs in forward and backward passes. Between passes, parameters and their gradients have the
+  /// parameters' own type. Costs memory for a copy of the parameters in this type.
   std::optional<at::ScalarType> param{};
-  /// Gradients are exchanged and added in it: float32, float16 or bfloat16. Default: as param.
+  /// The type that gradients are exchanged and added in: float32, float16 or bfloat16. Default: like param.
   std::optional<at::ScalarType> reduce{};
   /// For buffers, from construction on.
   std::optional<at::ScalarType> buffer{};
 };
 
-/// The copies. Parameters' tensors stay the same objects; only their memory changes, and their accumulators of
-/// gradients, which autograd has by type. One thread at a time.
+/// The copies. Parameters' tensors stay the same objects; only their memory changes, and their gradient accumulators,
+/// of which autograd has one per type. One thread at a time.
 class LowPrecisionParameters {
  public:
   using Accumulator = decltype(::torch::autograd::impl::grad_accumulator(std::declval<const at::Tensor&>()));
@@ -47,16 +47,16 @@ class LowPrecisionParameters {
     }
   }
 
-  /// The accumulator that a parameter has while its copy is in its place; none if it has no copy.
+  /// The accumulator that a parameter has while its copy is in its place; null if it has no copy.
   const Accumulator& accumulator(std::size_t index) const { return parameters_[index].accumulator; }
-  /// What lies like the parameter itself, and has its type.
+  /// The parameter's own memory, in its own type and layout.
   const at::Tensor& master(std::size_t index) const { return parameters_[index].master; }
   at::ScalarType type() const noexcept { return type_; }
 
-  /// As long as one of these lives, the copies are in the parameters' place.
+  /// While one of these lives, the copies are in the parameters' place.
   class [[nodiscard]] Hold {
    public:
-    /// @param refresh copies the parameters' values: not for the backward pass of a forward pass that has copied them.
+    /// @param refresh copies the parameters' values: not for the backward pass of a forward pass that copied them.
     Hold(std::shared_ptr<LowPrecisionParameters> parameters, bool refresh) : parameters_(std::move(parameters)) {
       if (parameters_) parameters_->enter(refresh);
     }

@@ -1,5 +1,5 @@
-// What of a module is averaged, compared and broadcast: its parameters and buffers, each once, without the ignored
-// ones.
+// What is averaged, compared and broadcast of a module: its parameters and buffers, each once, except
+// those ignored.
 #pragma once
 
 #include <map>
@@ -26,7 +26,7 @@ struct NamedTensor {
   bool sparse = false;  ///< its gradient
 };
 
-/// A tensor that several submodules have comes once, under its first name.
+/// Lists a tensor that several submodules share once, under its first name.
 template <class Dictionary>
 std::vector<NamedTensor> distinct_tensors(const Dictionary& dictionary, const std::set<std::string>& ignored) {
   std::vector<NamedTensor> found;
@@ -38,7 +38,7 @@ std::vector<NamedTensor> distinct_tensors(const Dictionary& dictionary, const st
   return found;
 }
 
-/// Throws Error(invalid_argument) for those that cannot be averaged.
+/// Throws Error(invalid_argument) for parameters that cannot be averaged.
 inline std::vector<Parameter> reducer_parameters(const std::vector<NamedTensor>& tensors) {
   std::vector<Parameter> parameters;
   std::map<const void*, std::string> memory;
@@ -64,7 +64,7 @@ inline std::vector<Parameter> reducer_parameters(const std::vector<NamedTensor>&
   return parameters;
 }
 
-/// Brings rank 0's buffers to all ranks by @p broadcast, which gets their memory.
+/// Copies rank 0's buffers to all ranks with @p broadcast, which gets their memory.
 template <class Broadcast>
 void with_memory_of(const std::vector<NamedTensor>& buffers, Broadcast broadcast) {
   const ::at::NoGradGuard no_grad;
@@ -81,7 +81,7 @@ void with_memory_of(const std::vector<NamedTensor>& buffers, Broadcast broadcast
   }
 }
 
-/// What parameters were when they were wrapped.
+/// The properties that parameters had when they were wrapped.
 class WrappedAs {
  public:
   explicit WrappedAs(const std::vector<NamedTensor>& tensors) {
@@ -90,8 +90,8 @@ class WrappedAs {
     }
   }
 
-  /// Throws Error(invalid_argument) where a parameter has another element type or device, whose accumulator of
-  /// gradients autograd has made anew, or requires a gradient that it did not.
+  /// Throws Error(invalid_argument) if a parameter has another element type or device, for which autograd has made a
+  /// new gradient accumulator, or requires a gradient that it did not.
   void check_kind(const std::vector<NamedTensor>& tensors) const {
     for (std::size_t i = 0; i < tensors.size(); ++i) {
       const at::Tensor& now = tensors[i].tensor;
@@ -110,7 +110,7 @@ class WrappedAs {
     }
   }
 
-  /// Throws Error(invalid_argument) where a parameter has other memory.
+  /// Throws Error(invalid_argument) if a parameter has other memory.
   void check_memory(const std::vector<NamedTensor>& tensors, const std::string& attempted) const {
     for (std::size_t i = 0; i < tensors.size(); ++i) {
       if (tensors[i].tensor.data_ptr() == given_[i].memory) continue;
@@ -131,10 +131,10 @@ class WrappedAs {
   std::vector<Given> given_;
 };
 
-// ---- What a forward pass returned: its tensors, and what of the autograd graph they reach.
+// ---- What a forward pass returned: its tensors, and the part of the autograd graph that they reach.
 
-/// Appends the tensors of @p value to @p found; false if it is of a type that cannot be looked into. A program
-/// teaches its own type by a function collect_tensors(const Type&, std::vector<at::Tensor>&) beside it.
+/// Appends the tensors of @p value to @p found; false if its type is unknown. A program adds its own
+/// type with a function collect_tensors(const Type&, std::vector<at::Tensor>&) beside it.
 template <class Value>
 bool find_tensors(const Value& value, std::vector<at::Tensor>& found) {
   const auto find_in_all = [&](const auto&... parts) { return (find_tensors(parts, found) & ... & true); };
@@ -179,7 +179,7 @@ bool find_tensors(const Value& value, std::vector<at::Tensor>& found) {
   }
 }
 
-/// All nodes of the graph that a backward pass from @p outputs can come to.
+/// All nodes of the graph that a backward pass from @p outputs can reach.
 inline std::unordered_set<const ::torch::autograd::Node*> reachable_nodes(const std::vector<at::Tensor>& outputs) {
   std::unordered_set<const ::torch::autograd::Node*> seen;
   std::vector<const ::torch::autograd::Node*> waiting;

@@ -16,27 +16,27 @@
 
 namespace ddp::torch {
 
-/// ddp::ProcessGroup for at::Tensor: the same operations, order, deadlines and errors. Tensors are used where they lie,
-/// without a copy, and kept until the operation is finished. They must be contiguous, since elements of the ranks are
-/// combined in the order of memory. Throws Error(invalid_argument) for tensors that are neither in the host's memory
-/// nor on this rank's CUDA device, sparse ones, and those with gaps. Complex numbers are added and averaged; types that
-/// libddp does not know are moved, but not combined. An operation on CUDA tensors waits for what is in the calling
-/// thread's current stream; `work.order(stream_of(current_stream(device)))` makes that stream wait for the operation,
-/// work.wait() the host.
+/// ddp::ProcessGroup for at::Tensor: the same operations, order, deadlines and errors. Tensors are used in place,
+/// without a copy, and kept alive until the operation is finished. They must be contiguous, since elements of the ranks
+/// are combined in memory order. Throws Error(invalid_argument) for tensors that are neither in the host's memory nor
+/// on this rank's CUDA device, and for sparse tensors and those with gaps. Complex numbers are added and averaged;
+/// types that libddp does not support are moved, but not combined. An operation on CUDA tensors waits for the work in
+/// the calling thread's current stream; `work.order(stream_of(current_stream(device)))` makes that stream wait for the
+/// operation, work.wait() the host.
 class ProcessGroup {
  public:
-  /// The same group, over tensors.
+  /// Wraps a handle to @p group; the group is the same.
   explicit ProcessGroup(ddp::ProcessGroup group) : group_(std::move(group)) {}
   /// @{
-  /// As ddp::ProcessGroup's.
+  /// Like ddp::ProcessGroup's.
   int rank() const noexcept { return group_.rank(); }
   int size() const noexcept { return group_.size(); }
   const std::string& name() const noexcept { return group_.name(); }
   /// @}
-  ddp::ProcessGroup& group() noexcept { return group_; }  ///< for what this class lacks
+  ddp::ProcessGroup& group() noexcept { return group_; }  ///< for operations that this class lacks
 
   /// @{
-  /// As ddp::ProcessGroup's function of this name. @p deadline: default: the group's timeout from the call.
+  /// Like ddp::ProcessGroup's function of this name. @p deadline: default: the group's timeout from the call on.
   Work all_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::sum, std::optional<Deadline> deadline = {}) {
     return group_.all_reduce(combined(tensor, op, "all_reduce"), op, keep(deadline, {tensor}));
   }
@@ -50,12 +50,12 @@ class ProcessGroup {
     return group_.all_gather(row_major(input, "all_gather"), row_major(output, "all_gather"),
                              keep(deadline, {input, output}));
   }
-  /// @param output of root; elsewhere it may be undefined.
+  /// @param output on root; other ranks may pass an undefined tensor.
   Work gather(const at::Tensor& input, const at::Tensor& output, int root, std::optional<Deadline> deadline = {}) {
     return group_.gather(row_major(input, "gather"), row_major_if_any(output, "gather"), root,
                          keep(deadline, {input, output}));
   }
-  /// @param input of root; elsewhere it may be undefined.
+  /// @param input on root; other ranks may pass an undefined tensor.
   Work scatter(const at::Tensor& input, const at::Tensor& output, int root, std::optional<Deadline> deadline = {}) {
     return group_.scatter(row_major_if_any(input, "scatter"), row_major(output, "scatter"), root,
                           keep(deadline, {input, output}));
@@ -79,7 +79,7 @@ class ProcessGroup {
   }
   /// @}
 
-  /// The memory of a tensor whose elements are combined with other ranks'.
+  /// The memory of a tensor whose elements are combined with those of other ranks.
   static TensorView combined(const at::Tensor& tensor, ReduceOp op, const char* what) {
     if (tensor.is_complex() && op != ReduceOp::sum && op != ReduceOp::avg) {
       throw_invalid_argument(what, "complex numbers have no " + std::string{to_string(op)}, "use sum or avg");
@@ -87,12 +87,12 @@ class ProcessGroup {
     check_order(tensor, what);
     return memory_of(tensor, what);
   }
-  /// The memory of a tensor whose elements are in the order of its indices.
+  /// The memory of a tensor whose elements are in row-major order.
   static TensorView row_major(const at::Tensor& tensor, const char* what) {
     check_order(tensor, what);
     return bytes_of(tensor, what);
   }
-  /// Options of an operation on @p tensors, which they own: it waits for the current stream of a CUDA device.
+  /// Options of an operation on @p tensors, which they keep alive: it waits for the current stream of a CUDA device.
   static CallOptions keep(std::optional<Deadline> deadline, std::vector<at::Tensor> tensors) {
     CallOptions options(deadline);
     for (const at::Tensor& tensor : tensors) {

@@ -19,12 +19,12 @@
 
 namespace ddp::torch {
 
-/// Adds the tensors of all ranks as PyTorch's gloo backend does: each coalesced, then in the order of ranks, so that
-/// the sums have its bits. What ranks send is their coordinates and values.
+/// Adds the tensors of all ranks like PyTorch's gloo backend: each coalesced, then in rank order, so that the sums have
+/// the same bits. Ranks send coordinates and values.
 class SparseAllReduce {
  public:
-  /// Collective. Waits for the other ranks, whose numbers of elements it needs. Throws Error: mismatch on all ranks,
-  /// where their tensors differ in shape or element type.
+  /// Collective. Waits for the other ranks, whose numbers of elements it needs. Throws Error: mismatch on all ranks if
+  /// their tensors differ in shape or element type.
   SparseAllReduce(ddp::ProcessGroup group, const at::Tensor& tensor, Deadline deadline)
       : group_(std::move(group)), tensor_(tensor), deadline_(deadline) {
     if (!tensor.is_cpu()) {
@@ -35,7 +35,7 @@ class SparseAllReduce {
     exchange_counts();
   }
 
-  /// finish() is for when it has ended.
+  /// Starts the exchange; call finish() once the Work has ended.
   Work start() {
     const at::NoGradGuard no_grad;
     const at::Tensor indices = own_._indices().contiguous();

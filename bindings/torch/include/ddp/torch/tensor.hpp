@@ -29,7 +29,7 @@ namespace ddp::torch {
                .hint = std::move(hint)}};
 }
 
-/// libddp's element type of a real number; nothing if libddp does not know it.
+/// libddp's element type for a type of real numbers; nothing if libddp does not support it.
 inline std::optional<DType> dtype_of(at::ScalarType type) noexcept {
   switch (type) {
     case at::kFloat: return DType::float32;
@@ -49,7 +49,7 @@ inline std::optional<DType> dtype_of(at::ScalarType type) noexcept {
   }
 }
 
-/// The reverse.
+/// The reverse: libtorch's element type.
 inline at::ScalarType scalar_type_of(DType type) noexcept {
   switch (type) {
     case DType::float32: return at::kFloat;
@@ -71,7 +71,7 @@ inline at::ScalarType scalar_type_of(DType type) noexcept {
   return at::kByte;
 }
 
-/// The same of a complex number's parts.
+/// The element type of a complex number's two parts; nothing for other types.
 inline std::optional<DType> part_of_complex(at::ScalarType type) noexcept {
   switch (type) {
     case at::kComplexFloat: return DType::float32;
@@ -81,7 +81,7 @@ inline std::optional<DType> part_of_complex(at::ScalarType type) noexcept {
   }
 }
 
-/// "float32[3, 4]" and the like, for messages.
+/// "Float[3, 4] on cpu" and the like, for messages.
 inline std::string description_of(const at::Tensor& tensor) {
   std::string text = at::toString(tensor.scalar_type());
   text += "[";
@@ -89,10 +89,10 @@ inline std::string description_of(const at::Tensor& tensor) {
   return text + "] on " + tensor.device().str();
 }
 
-/// The memory of a tensor without gaps, of the host or of a CUDA device, in the order in which it lies: complex numbers
-/// as real ones with one more dimension. It lives as long as the tensor's storage. Throws Error(invalid_argument) for
+/// The memory of a tensor without gaps, on the host or a CUDA device, in memory order: complex numbers appear as real
+/// ones with one more dimension. Valid as long as the tensor's storage. Throws Error(invalid_argument) for
 /// other tensors.
-/// @param what is done, for the message: a text, or a function that makes one, where no time is to be lost
+/// @param what is done, for the message: a text, or a function that makes one, so that the text costs no time
 template <class What>
 TensorView memory_of(const at::Tensor& tensor, const What& what) {
   const auto refuse = [&](const char* cause, const char* hint) {
@@ -124,7 +124,7 @@ TensorView memory_of(const at::Tensor& tensor, const What& what) {
   return {};
 }
 
-/// The same for what is only moved: elements of types that libddp does not know are bytes.
+/// The same for data that is only moved: elements of types that libddp does not support become bytes.
 inline TensorView bytes_of(const at::Tensor& tensor, const std::string& what) {
   const at::ScalarType type = tensor.scalar_type();
   if (dtype_of(type) || part_of_complex(type)) return memory_of(tensor, what);
@@ -132,13 +132,13 @@ inline TensorView bytes_of(const at::Tensor& tensor, const std::string& what) {
   return memory_of(bytes, what);
 }
 
-/// Without values, dense, and in memory as @p parameter is.
+/// An uninitialized dense tensor with the memory layout of @p parameter.
 inline at::Tensor laid_out_like(const at::Tensor& parameter) {
   return at::empty_strided(parameter.sizes(), parameter.strides(), parameter.options().requires_grad(false));
 }
 
-/// Writes a gradient from a bucket, of its own element type or another, to @p target, which lies as its parameter, on
-/// the same device.
+/// Writes a gradient from a bucket, of the same or another element type, to @p target on the same device, which has its
+/// parameter's layout.
 inline void copy_elements(const TensorView& from, const at::Tensor& target) {
   const auto flat = [&](void* data, at::ScalarType type) {
     return at::for_blob(data, {static_cast<std::int64_t>(from.numel())})
@@ -151,8 +151,8 @@ inline void copy_elements(const TensorView& from, const at::Tensor& target) {
   flat(target.data_ptr(), type).copy_(flat(from.data(), scalar_type_of(from.dtype())));
 }
 
-/// A tensor of a parameter's shape that lies as the parameter does, as gradients do: its element order in memory is
-/// the same on all ranks.
+/// Whether a tensor has a parameter's shape and memory layout, as gradients do: the order of its elements in memory is
+/// then the same on all ranks.
 inline bool lies_like(const at::Tensor& tensor, const at::Tensor& parameter) {
   if (tensor.layout() != at::kStrided || tensor.sizes() != parameter.sizes()) return false;
   for (std::int64_t i = 0; i < tensor.dim(); ++i) {
