@@ -19,7 +19,7 @@ from torch.distributed.utils import _cast_forward_inputs, _to_kwargs
 from torch.nn.parallel import DistributedDataParallel as TorchDataParallel
 from torch.nn.parallel.distributed import _BufferCommHook, _BufferCommHookLocation
 
-from libddp import _adapter, _backend, _errors, _joining, _module_device, _outputs, _wrapped_module
+from libddp import _adapter, _backend, _errors, _joining, _module_device, _observers, _outputs, _wrapped_module
 
 _MiB = 1024 * 1024
 _REFUSED = "libddp.torch.DistributedDataParallel has no {}; {}"
@@ -108,6 +108,7 @@ class DistributedDataParallel(TorchDataParallel):
         self._cast_buffers()
         if init_sync and (self.forward_sync_buffers or forward_sync_buffers is not None):
             self._sync_buffers()
+        _observers.announce(self)
 
     def _type(self, name: str) -> torch.dtype | None:
         """A type of mixed precision; None: unchanged."""

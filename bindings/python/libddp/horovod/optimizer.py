@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 import libddp
+from libddp import _observers
 from libddp.horovod import _compressing_hook, _job, _sparse_gradients, mpi_ops
 from libddp.horovod.compression import Compression
 from libddp.horovod.exceptions import HorovodInternalError
@@ -150,6 +151,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         self._predivide, self._sparse_as_dense = predivide, sparse_as_dense
         self._dense_hooks: list[Any] = []
         self._number = next(_instances)  # equal on all ranks, if they make the same optimizers
+        self._sample_rate = 100
         self._handles: dict[Any, Any] = {}  # upstream's: none is ever left
         self._requires_update: set[torch.Tensor] = set()
         self._synchronized = self._should_skip = False
@@ -157,6 +159,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         self._backends: dict[str, Any] = {}  # by device; its own, as ranks may come to optimizers in different orders
         _alive.add(self)
         self._make_engines()
+        _observers.announce(self)
 
     def _hook(self, adapter: Any, tensors: list[torch.Tensor]) -> Any:
         if self._comm_hook is not None:
@@ -213,7 +216,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
                 tensors=tensors, sparse=[id(each) in sparse for each in tensors], backend=self._backend_for(str(device), device),
                 cap=cap, first=1 << 20, caps=[], broadcast=False, view=False,
                 find_unused=True, static_graph=False, skip_unused=False, delayed=[], delayed_behind=None,
-                hook=self._hook(adapter, tensors), module_name=type(self).__name__, broadcast_buffers=False, sample_rate=100,
+                hook=self._hook(adapter, tensors), module_name=type(self).__name__, broadcast_buffers=False, sample_rate=self._sample_rate,
                 find_straggler=False, compute=None, reduce=None)
             engine.begin_by_gradients(self.backward_passes_per_step, self.op == Average)
             self._engines.append(engine)
