@@ -36,6 +36,14 @@ def _in_distributed_autograd() -> bool:
     return True
 
 
+def exact_average_hook(state: object, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+    """For register_comm_hook() of libddp.torch.DistributedDataParallel: the average over all micro-batches of all ranks, those in
+    no_sync() included, whose bits depend on the micro-batches alone, not on the number of ranks. Gradients of 2^23 and more, or not
+    finite, make their parameter's NaN. Sends 16 bytes for each element."""
+    raise _errors.invalid("averaging gradients exactly", "the module is not wrapped by libddp.torch.DistributedDataParallel",
+                          "wrap it by that; PyTorch's class does not show a hook the gradients of no_sync()")
+
+
 class DistributedDataParallel(TorchDataParallel):
     """A module whose gradients are averages over the ranks of a process group when backward() returns.
 
@@ -296,8 +304,11 @@ class DistributedDataParallel(TorchDataParallel):
 
     def register_comm_hook(self, state: object, hook: Callable[..., Any]) -> None:
         """Registers torch's hook(state, bucket) -> Future. Call it on all ranks before the first step: it makes a new
-        engine."""
+        engine. exact_average_hook of libddp.torch is one in C++, without state."""
         self._check_comm_hook(hook)
+        if hook is exact_average_hook:
+            self._add_hook(lambda _: _adapter.load().exact_average_hook(), (hook, state))
+            return
         name = f"{hook.__module__}.{hook.__qualname__}"
         self._add_hook(lambda tensors: _adapter.load().python_hook(name, state, hook, tensors), (hook, state))
 

@@ -215,7 +215,7 @@ class WrappedOptimizer(Target):
             return []
         found += [Setting(f"buckets of {cap} MiB", (f"{_THRESHOLD}={cap * MiB} in the environment",), cap=cap * MiB)
                   for cap in _caps(self.gradient_bytes)]
-        if (optimizer.op == Average and optimizer._compression is Compression.none and optimizer._comm_hook is None and self._compressible()
+        if (optimizer.op == Average and optimizer._compression is Compression.none and self._compressible()
                 and not optimizer._sparse(self.parameters)):
             found += [Setting(f"{kind} gradients in the exchange", (f"hvd.DistributedOptimizer(..., compression=hvd.Compression.{kind})",),
                               ROUNDED, hook=kind) for kind in ("fp16", "bf16")]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from .._statistics import Statistics
 
@@ -22,8 +24,8 @@ def problem_of(path: str) -> str | None:
 
 def write(path: str, means: Mapping[str, Mapping[str, Statistics]]) -> None:
     """means: by experiment, metrics of all trainers. Bars are means in ms, lines reach one standard deviation to both sides."""
-    import matplotlib
-    from matplotlib.figure import Figure
+    matplotlib: Any = importlib.import_module("matplotlib")
+    Figure: Any = importlib.import_module("matplotlib.figure").Figure
     names = sorted({name for table in means.values() for name in table})
     with matplotlib.rc_context({"svg.fonttype": "none", "savefig.dpi": 150}):  # text that can be found and copied
         figure = Figure(figsize=(8, 0.6 + len(names) * (0.7 + 0.35 * len(means))), layout="constrained")
