@@ -12,7 +12,7 @@ from test_libddp_torch import BIN, ROOT, SITE, adapter, python, run  # noqa: E40
 
 JOB = ROOT / "tests" / "support" / "training_job.py"
 PARTS = ROOT / "tests" / "support" / "training_parts_job.py"
-ALONE = ["metrics_api", "measured_methods", "bounded_metrics", "cuda_metrics", "workload", "averages", "wrong_gradients"]
+ALONE = ["metrics_api", "measured_methods", "bounded_metrics", "cuda_metrics", "workload", "averages", "wrong_gradients", "no_memory"]
 THREE = ["training_by_group", "uneven_data", "reduced_metrics", "raising_steps", "wrong_trainers", "silent_server", "training_by_rpc"]
 
 
