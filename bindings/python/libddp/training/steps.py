@@ -45,6 +45,7 @@ class ExactHookState(BasicHookState):
     def __init__(self, cref: Any, process_group: dist.ProcessGroup, micro_batches: int = 1) -> None:
         super().__init__(cref, process_group)
         self.micro_batches = micro_batches
+        """Backward passes of an iteration."""
         # by parameter, since buckets may be rebuilt between two micro-batches: words and terms
         self._sums: dict[int, tuple[torch.Tensor, int]] = {}
 
