@@ -157,6 +157,21 @@ use_package() {
   [ "$(grep "^rank [01]: " log | head -n 2 | sed 's/.*weights//' | sort -u | wc -l)" -eq 1 ]
 }
 
+@test "howto: the same bits on any number of ranks" {
+  use_package
+  howto exact
+  [ "$(grep -c "^[124] ranks: weights" log)" -eq 3 ]
+  [ "$(grep "^[124] ranks: " log | sed 's/.*weights//' | sort -u | wc -l)" -eq 1 ]
+}
+
+@test "howto: why a step is slow, and what would help" {
+  use_package
+  cp "$root/tests/support/advise_job.py" job.py
+  echo 'import runpy, sys; sys.argv = ["job.py", "ddp", "400"]; runpy.run_path("job.py")' >train.py
+  howto advise
+  [ "$(grep -c "^BATCH" log)" -eq 400 ]
+}
+
 # DDP_FRAMEWORKS_PYTHON: as in tests/python/test_frameworks.py.
 @test "howto: Lightning, Accelerate and the HF Trainer" {
   local python=${DDP_FRAMEWORKS_PYTHON:-${DDP_TORCH_PYTHON:-$root/build/venv/bin/python}}

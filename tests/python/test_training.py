@@ -12,7 +12,7 @@ from test_libddp_torch import BIN, ROOT, SITE, adapter, python, run  # noqa: E40
 
 JOB = ROOT / "tests" / "support" / "training_job.py"
 PARTS = ROOT / "tests" / "support" / "training_parts_job.py"
-ALONE = ["metrics_api", "measured_methods", "bounded_metrics", "cuda_metrics", "workload", "averages", "wrong_gradients"]
+ALONE = ["metrics_api", "measured_methods", "bounded_metrics", "cuda_metrics", "workload", "averages", "wrong_gradients", "no_memory"]
 THREE = ["training_by_group", "uneven_data", "reduced_metrics", "raising_steps", "wrong_trainers", "silent_server", "training_by_rpc"]
 
 
@@ -91,6 +91,20 @@ def test_the_benchmark_prints_upstreams_tables(adapter, tmp_path):
     assert re.search(r"ddp_cpu_rpc@group +\| +\S+ \| +\S+ \| +[\d.]+ \|", done.stdout.split("ratios to ddp_allreduce")[1]), done.stdout
 
 
+@pytest.mark.parametrize("suffix, begin", [("svg", b"<?xml"), ("png", b"\x89PNG")])
+def test_the_benchmark_plots_bars(adapter, tmp_path, suffix, begin):
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed")
+    folder, file = configurations(tmp_path), tmp_path / f"a b.{suffix}"
+    done = benchmark("--compare", "ddp_allreduce,ddp_cpu_rpc", "--config_dir", folder, "--batch_size=20", "--epochs", 1, "--plot", file)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = file.read_bytes()
+    assert found.startswith(begin)
+    if suffix == "svg":
+        text = found.decode()
+        for word in ("batch_level_metric,batch_all", "hook_future_metric,rpc_dense", "ddp_cpu_rpc@group", "ddp_allreduce", "standard deviation"):
+            assert word in text, word
+
+
 def test_the_benchmark_as_ranks_of_a_launcher_with_an_own_model(adapter, tmp_path):
     """One batch for each trainer: one sample of a metric has no variance."""
     folder = configurations(tmp_path)
@@ -118,6 +132,8 @@ WRONG = [(["--experiment", "ddp_gpu_rpc"], "unknown experiment 'ddp_gpu_rpc'; ex
          (["--data-config-path", "UNKNOWN"], "configuration DummyData: unknown keys samples; DummyData knows max_val,"),
          (["--backend", "mpi"], "backends are ddp, gloo, nccl and multi"),
          (["--csv", "/nowhere/t.csv"], "its folder does not exist"),
+         (["--plot", "t.pdf"], "--plot t.pdf: give a name that ends in .svg or .png"),
+         (["--plot", "t.svg"], "--plot t.svg: matplotlib is not installed; pip install matplotlib"),
          (["--epochs=0"], "1 at least")]
 
 
@@ -127,7 +143,7 @@ def test_wrong_command_lines_are_one_line_each(tmp_path):
     (tmp_path / "unknown.json").write_text('{"DummyData": {"samples": 3}}')
     files = {"BROKEN": str(tmp_path / "broken.json"), "UNKNOWN": str(tmp_path / "unknown.json")}
     program = ("import json, sys\nfrom libddp.training.benchmark.__main__ import main\n"
-               "for words in json.loads(sys.argv[1]):\n    sys.argv[1:] = words\n    print(main(), file=sys.stderr)\n"
+               "sys.modules['matplotlib'] = None  # as if it were not installed\nfor words in json.loads(sys.argv[1]):\n    sys.argv[1:] = words\n    print(main(), file=sys.stderr)\n"
                "assert 'torch' not in sys.modules\n")
     words = [[files.get(word, word) for word in arguments] for arguments, _ in WRONG]
     done = run(sys.executable, "-c", program, json.dumps(words), TORCH_DEVICE_BACKEND_AUTOLOAD="0")

@@ -70,7 +70,7 @@ def optimizer_features(rank, size):
         wrapped.step()
     assert any("skip_synchronize" in str(each.message) for each in said)
     for arguments in ({"compression": hvd.Compression.fp16}, {"compression": hvd.Compression.bf16}, {"op": hvd.Adasum},
-                      {"op": hvd.Max}, {"comm_hook": "exact_average"}, {"groups": 2}, {"gradient_predivide_factor": 2.0}):
+                      {"op": hvd.Max}, {"op": hvd.ExactAverage}, {"groups": 2}, {"gradient_predivide_factor": 2.0}):
         model = small_model()
         wrapped = hvd.DistributedOptimizer(momentum(model.parameters()), model.named_parameters(), **arguments)
         for _ in range(2):
@@ -182,8 +182,9 @@ def optimizer_refusals(rank, size):
             model(torch.full((1, 4), float("inf") if each == 0 else 1.0)).sum().backward()
             loss(model).backward()
             equal_on_all([each.tolist() for each in gradients(model)] if each else None)
-    for arguments in ({"op": hvd.Sum}, {"compression": hvd.Compression.fp16}, {"op": hvd.Adasum}):
-        refused(ValueError, lambda: hvd.DistributedOptimizer(momentum(model.parameters()), comm_hook="exact_average", **arguments), "averages")
+    refused(ValueError, lambda: hvd.DistributedOptimizer(momentum(model.parameters()), op=hvd.ExactAverage,
+                                                         compression=hvd.Compression.fp16), "leave out compression")
+    refused(ValueError, lambda: hvd.allreduce(torch.ones(1), op=hvd.ExactAverage), "is none of")
     refused(ValueError, lambda: hvd.DistributedOptimizer(momentum(model.parameters()), compression=7), "compress")
 
 

@@ -277,6 +277,30 @@ def wrong_gradients():
         assert answers[0][0].isnan() and answers[0][1] == 1
 
 
+@check
+def no_memory():
+    """A server whose memory is gone fails for all trainers that wait, and is usable after a reset."""
+    for kind in SERVERS:
+        class Full(kind):
+            full = True
+
+            def process_gradient(self, gradient, param_loc, trainer):
+                if self.full and trainer == 1:
+                    torch.empty(1 << 60)  # raises as PyTorch does
+                super().process_gradient(gradient, param_loc, trainer)
+
+        server, answers = Full(5, 2), []
+        for trainer in (0, 1):
+            server.contribute(trainer, 1, 0, torch.ones(3), answers.append)
+        assert len(answers) == 2 and all(isinstance(each, libddp.SystemFailure) and each.ranks == (5,) for each in answers), answers
+        assert "averaging bucket 0 of batch 1 of trainer 1 on the server of rank 5" in str(answers[0])
+        server.reset()
+        server.full = False
+        for trainer in (0, 1):
+            server.contribute(trainer, 1, 0, torch.ones(3), answers.append)
+        assert torch.equal(answers[-1], torch.ones(3))
+
+
 if __name__ == "__main__":
     for name in sys.argv[1:]:
         CHECKS[name]()

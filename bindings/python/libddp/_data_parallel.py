@@ -19,7 +19,7 @@ from torch.distributed.utils import _cast_forward_inputs, _to_kwargs
 from torch.nn.parallel import DistributedDataParallel as TorchDataParallel
 from torch.nn.parallel.distributed import _BufferCommHook, _BufferCommHookLocation
 
-from libddp import _adapter, _backend, _errors, _joining, _module_device, _outputs, _wrapped_module
+from libddp import _adapter, _backend, _errors, _joining, _module_device, _observers, _outputs, _wrapped_module
 
 _MiB = 1024 * 1024
 _REFUSED = "libddp.torch.DistributedDataParallel has no {}; {}"
@@ -34,6 +34,14 @@ def _in_distributed_autograd() -> bool:
     except RuntimeError:
         return False
     return True
+
+
+def exact_average_hook(state: object, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+    """For register_comm_hook() of libddp.torch.DistributedDataParallel: the average over all micro-batches of all ranks, those in
+    no_sync() included, whose bits depend on the micro-batches alone, not on the number of ranks. Gradients of 2^23 and more, or not
+    finite, make their parameter's NaN. Sends 16 bytes for each element."""
+    raise _errors.invalid("averaging gradients exactly", "the module is not wrapped by libddp.torch.DistributedDataParallel",
+                          "wrap it by that; PyTorch's class does not show a hook the gradients of no_sync()")
 
 
 class DistributedDataParallel(TorchDataParallel):
@@ -108,6 +116,7 @@ class DistributedDataParallel(TorchDataParallel):
         self._cast_buffers()
         if init_sync and (self.forward_sync_buffers or forward_sync_buffers is not None):
             self._sync_buffers()
+        _observers.announce(self)
 
     def _type(self, name: str) -> torch.dtype | None:
         """A type of mixed precision; None: unchanged."""
@@ -295,8 +304,11 @@ class DistributedDataParallel(TorchDataParallel):
 
     def register_comm_hook(self, state: object, hook: Callable[..., Any]) -> None:
         """Registers torch's hook(state, bucket) -> Future. Call it on all ranks before the first step: it makes a new
-        engine."""
+        engine. exact_average_hook of libddp.torch is one in C++, without state."""
         self._check_comm_hook(hook)
+        if hook is exact_average_hook:
+            self._add_hook(lambda _: _adapter.load().exact_average_hook(), (hook, state))
+            return
         name = f"{hook.__module__}.{hook.__qualname__}"
         self._add_hook(lambda tensors: _adapter.load().python_hook(name, state, hook, tensors), (hook, state))
 

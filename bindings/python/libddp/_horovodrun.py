@@ -121,7 +121,10 @@ def translate(arguments: list[str]) -> tuple[list[str], dict[str, str], list[str
     idle = [f"--{name}" for name in (*_NO_EFFECT, *_NO_EFFECT_FLAGS) if value[name]]
     idle += ["--log-with-timestamp"] if given.log_with_timestamp else []
     idle += [f"--{name}" for name in ("gloo", "mpi", "jsrun", "tcp") if getattr(given, name)]
-    return words, variables, [f"no effect: {', '.join(idle)}"] if idle else [], given
+    notices = [f"no effect: {', '.join(idle)}"] if idle else []
+    if value["autotune"]:
+        notices.append("instead of --autotune, python -m libddp.training.advise measures settings on the running program")
+    return words, variables, notices, given
 
 
 def main() -> NoReturn:

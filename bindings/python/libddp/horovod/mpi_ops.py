@@ -23,7 +23,7 @@ from libddp.horovod.compression import Compression
 from libddp.horovod.exceptions import HorovodInternalError
 from libddp.horovod.process_sets import ProcessSet, global_process_set
 
-__all__ = ["Adasum", "Average", "Max", "Min", "Product", "Sum", "allgather", "allgather_async", "allreduce", "allreduce_",
+__all__ = ["Adasum", "Average", "ExactAverage", "Max", "Min", "Product", "Sum", "allgather", "allgather_async", "allreduce", "allreduce_",
            "allreduce_async", "allreduce_async_", "alltoall", "alltoall_async", "barrier", "broadcast", "broadcast_",
            "broadcast_async", "broadcast_async_", "ccl_built", "cross_rank", "cross_size", "cuda_built", "ddl_built",
            "forget_all", "gloo_built", "gloo_enabled", "grouped_allgather", "grouped_allgather_async", "grouped_allreduce",
@@ -33,6 +33,7 @@ __all__ = ["Adasum", "Average", "Max", "Min", "Product", "Sum", "allgather", "al
            "reducescatter_async", "rocm_built", "shutdown", "size", "sparse_allreduce_async", "synchronize"]
 
 Average, Sum, Adasum, Min, Max, Product = range(6)
+ExactAverage = 6  # libddp's, of DistributedOptimizer alone
 _OPS = {Average: "avg", Sum: "sum", Adasum: "sum", Min: "min", Max: "max", Product: "product"}
 _REDUCED = (torch.uint8, torch.int8, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _MOVED = (*_REDUCED, torch.int16, torch.bool)

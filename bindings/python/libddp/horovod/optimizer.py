@@ -17,10 +17,11 @@ from typing import Any
 import torch
 
 import libddp
+from libddp import _observers
 from libddp.horovod import _compressing_hook, _job, _sparse_gradients, mpi_ops
 from libddp.horovod.compression import Compression
 from libddp.horovod.exceptions import HorovodInternalError
-from libddp.horovod.mpi_ops import Adasum, Average, Max, Min, Product, Sum
+from libddp.horovod.mpi_ops import Adasum, Average, ExactAverage, Max, Min, Product, Sum
 from libddp.horovod.process_sets import ProcessSet, global_process_set
 
 _HOOKS = {Sum: "sum", Min: "min", Max: "max", Product: "product"}
@@ -143,13 +144,14 @@ class _DistributedOptimizer(torch.optim.Optimizer):
     """Its methods become those of a subclass of the wrapped optimizer's class."""
 
     def _distribute(self, names: dict[torch.Tensor, str], passes: int, op: int, compression: Any, predivide: float,
-                    sparse_as_dense: bool, comm_hook: Any, process_set: ProcessSet) -> None:
+                    sparse_as_dense: bool, process_set: ProcessSet) -> None:
         self._parameter_names = names
         self.backward_passes_per_step = passes
-        self.op, self._compression, self._comm_hook, self.process_set = op, compression, comm_hook, process_set
+        self.op, self._compression, self.process_set = op, compression, process_set
         self._predivide, self._sparse_as_dense = predivide, sparse_as_dense
         self._dense_hooks: list[Any] = []
         self._number = next(_instances)  # equal on all ranks, if they make the same optimizers
+        self._sample_rate = 100
         self._handles: dict[Any, Any] = {}  # upstream's: none is ever left
         self._requires_update: set[torch.Tensor] = set()
         self._synchronized = self._should_skip = False
@@ -157,10 +159,11 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         self._backends: dict[str, Any] = {}  # by device; its own, as ranks may come to optimizers in different orders
         _alive.add(self)
         self._make_engines()
+        _observers.announce(self)
 
     def _hook(self, adapter: Any, tensors: list[torch.Tensor]) -> Any:
-        if self._comm_hook is not None:
-            return getattr(adapter, f"{self._comm_hook}_hook")()
+        if self.op == ExactAverage:
+            return adapter.exact_average_hook()
         if self._compression is Compression.none:
             return adapter.reduce_hook(_HOOKS[self.op]) if self.op in _HOOKS else None
         if self.op == Average and self._compression in (Compression.fp16, Compression.bf16):
@@ -171,6 +174,9 @@ class _DistributedOptimizer(torch.optim.Optimizer):
             self._backend_for(f"compressed {tensors[0].device}", tensors[0].device))
         return adapter.python_hook(_compressing_hook.name_of(self._compression), None, hook, tensors)
 
+    def _adds_up(self) -> bool:
+        return self.op in (Average, ExactAverage)
+
     def _backend_for(self, purpose: str, device: torch.device) -> Any:
         """Collective over the process set, the first time."""
         if purpose not in self._backends:
@@ -180,10 +186,10 @@ class _DistributedOptimizer(torch.optim.Optimizer):
     def _sparse(self, own: list[torch.Tensor]) -> set[int]:
         """The ids of parameters whose gradients go by their rows."""
         found = _sparse_gradients.of_embeddings(own)
-        if found and (self.op != Average or self._compression is not Compression.none or self._comm_hook is not None):
+        if found and (self.op != Average or self._compression is not Compression.none):
             names = [name for each, name in self._parameter_names.items() if id(each) in found]
             raise ValueError(f"the gradients of {', '.join(names)} are sparse: give sparse_as_dense=True, as rows are averaged "
-                             "only, without compression and hooks")
+                             "only, without compression")
         return found
 
     def _make_engines(self) -> None:
@@ -191,7 +197,8 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         self._engines = []
         own = [each for group in self.param_groups for each in group["params"]]
         self._requires_update = {each for each in own if each.requires_grad}
-        if self.process_set.included() is False or (self.process_set.size() or 1) == 1:
+        alone = (self.process_set.size() or 1) == 1
+        if self.process_set.included() is False or alone and self.op != ExactAverage:  # whose bits are those of several ranks
             return
         from libddp import _adapter
         adapter = _adapter.load()
@@ -213,9 +220,9 @@ class _DistributedOptimizer(torch.optim.Optimizer):
                 tensors=tensors, sparse=[id(each) in sparse for each in tensors], backend=self._backend_for(str(device), device),
                 cap=cap, first=1 << 20, caps=[], broadcast=False, view=False,
                 find_unused=True, static_graph=False, skip_unused=False, delayed=[], delayed_behind=None,
-                hook=self._hook(adapter, tensors), module_name=type(self).__name__, broadcast_buffers=False, sample_rate=100,
+                hook=self._hook(adapter, tensors), module_name=type(self).__name__, broadcast_buffers=False, sample_rate=self._sample_rate,
                 find_straggler=False, compute=None, reduce=None)
-            engine.begin_by_gradients(self.backward_passes_per_step, self.op == Average)
+            engine.begin_by_gradients(self.backward_passes_per_step, self._adds_up())
             self._engines.append(engine)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -238,7 +245,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
             raise ValueError("backward_passes_per_step must be > 0")
         self.backward_passes_per_step = passes
         for engine in self._engines:
-            engine.begin_by_gradients(passes, self.op == Average)
+            engine.begin_by_gradients(passes, self._adds_up())
 
     def synchronize(self) -> None:
         """Makes sure that gradients are those of all ranks. They are, after as many backward passes as a step has; else what
@@ -332,7 +339,7 @@ class _DistributedAdasumOptimizer(torch.optim.Optimizer):
 def DistributedOptimizer(optimizer: torch.optim.Optimizer, named_parameters: Any = None, compression: Any = Compression.none,
                          backward_passes_per_step: int = 1, op: int = Average, gradient_predivide_factor: float = 1.0,
                          num_groups: int = 0, groups: Any = None, sparse_as_dense: bool = False,
-                         process_set: ProcessSet = global_process_set, *, comm_hook: str | None = None) -> Any:
+                         process_set: ProcessSet = global_process_set) -> Any:
     """An optimizer of the same class and state, whose gradients are reduced over the ranks of process_set. Collective.
 
     compression: Compression.none, .fp16, .bf16, or a class of one's own with compress and decompress; compressed gradients are
@@ -340,19 +347,18 @@ def DistributedOptimizer(optimizer: torch.optim.Optimizer, named_parameters: Any
     gradient cannot take part in another exchange: InvalidArgument in the backward pass that adds to it.
     gradient_predivide_factor: for compressors of one's own; else the average is taken in float32 or wider.
     Sparse gradients of Embedding and EmbeddingBag are averaged by their rows; sparse_as_dense makes all sparse ones dense first.
-    comm_hook, of libddp alone: "exact_average", whose bits do not depend on the number of ranks.
+    op=ExactAverage, of libddp alone: the average over all backward passes of all ranks, whose bits do not depend on the number of
+    ranks; as libddp.torch.exact_average_hook.
     """
-    if op not in (Average, Sum, Adasum, Min, Max, Product):
-        raise ValueError(f"op={op} is none of Average, Sum, Adasum, Min, Max and Product")
+    if op not in (Average, Sum, Adasum, Min, Max, Product, ExactAverage):
+        raise ValueError(f"op={op} is none of Average, Sum, Adasum, Min, Max, Product and ExactAverage")
     if gradient_predivide_factor != 1.0 and op != Average:
         raise ValueError("gradient_predivide_factor not supported with op != Average")
     if backward_passes_per_step <= 0:
         raise ValueError("backward_passes_per_step must be > 0")
-    if comm_hook not in (None, "exact_average"):
-        raise ValueError(f"comm_hook={comm_hook!r}: exact_average is the only one")
     _compressing_hook.check(compression)
-    if comm_hook is not None and (op != Average or compression is not Compression.none):
-        raise ValueError(f"comm_hook={comm_hook!r} averages: leave out op and compression")
+    if op == ExactAverage and compression is not Compression.none:
+        raise ValueError("op=ExactAverage sends whole numbers: leave out compression")
     if op == Adasum and process_set is not global_process_set:
         raise NotImplementedError("Adasum does not support non-global process sets yet.")
     names = _names_of(optimizer, named_parameters)
@@ -364,6 +370,5 @@ def DistributedOptimizer(optimizer: torch.optim.Optimizer, named_parameters: Any
     if op == Adasum:
         made._distribute(names, backward_passes_per_step, compression)
     else:
-        made._distribute(names, backward_passes_per_step, op, compression, gradient_predivide_factor, sparse_as_dense, comm_hook,
-                         process_set)
+        made._distribute(names, backward_passes_per_step, op, compression, gradient_predivide_factor, sparse_as_dense, process_set)
     return made

@@ -16,18 +16,18 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from ._statistics import Statistics
     from .group_server import GroupServer, serve
-    from .hooks import allreduce_hook, hybrid_hook, rpc_hook, sparse_rpc_hook
+    from .hooks import allreduce_hook, exact_rpc_hook, hybrid_hook, rpc_hook, sparse_rpc_hook
     from .key_value_group import KeyValueConnection
     from .key_value_server import KeyValueParameterServer
     from .metrics import MetricsLogger, Record, method_metric, scalars
     from .parameter_server import AverageBatchParameterServer, AverageParameterServer, ParameterServerBase
     from .rpc_server import RpcServer
-    from .steps import BasicHookState, basic_ddp_model, basic_iteration_step, cel, preprocess_dummy_data
+    from .steps import BasicHookState, ExactHookState, basic_ddp_model, basic_iteration_step, cel, preprocess_dummy_data
     from .trainer import DdpTrainer, TrainerBase
 
-__all__ = ["AverageBatchParameterServer", "AverageParameterServer", "BasicHookState", "DdpTrainer", "GroupServer", "KeyValueConnection",
+__all__ = ["AverageBatchParameterServer", "AverageParameterServer", "BasicHookState", "DdpTrainer", "ExactHookState", "GroupServer", "KeyValueConnection",
            "KeyValueParameterServer", "MetricsLogger", "ParameterServerBase", "Record", "RpcServer", "Statistics", "TrainerBase",
-           "allreduce_hook", "basic_ddp_model", "basic_iteration_step", "cel", "hybrid_hook", "method_metric", "preprocess_dummy_data",
+           "allreduce_hook", "basic_ddp_model", "basic_iteration_step", "cel", "exact_rpc_hook", "hybrid_hook", "method_metric", "preprocess_dummy_data",
            "rpc_hook", "scalars", "serve", "sparse_rpc_hook"]
 
 _MODULES = {"_statistics": ("Statistics",),
@@ -38,8 +38,8 @@ _MODULES = {"_statistics": ("Statistics",),
             "key_value_server": ("KeyValueParameterServer",),
             "rpc_server": ("RpcServer",),
             "trainer": ("DdpTrainer", "TrainerBase"),
-            "steps": ("BasicHookState", "basic_ddp_model", "basic_iteration_step", "cel", "preprocess_dummy_data"),
-            "hooks": ("allreduce_hook", "hybrid_hook", "rpc_hook", "sparse_rpc_hook")}
+            "steps": ("BasicHookState", "ExactHookState", "basic_ddp_model", "basic_iteration_step", "cel", "preprocess_dummy_data"),
+            "hooks": ("allreduce_hook", "exact_rpc_hook", "hybrid_hook", "rpc_hook", "sparse_rpc_hook")}
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
 
 

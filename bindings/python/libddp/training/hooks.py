@@ -12,7 +12,7 @@ from torch._C._distributed_c10d import GradBucket
 
 from libddp import _errors
 
-from .steps import BasicHookState
+from .steps import BasicHookState, ExactHookState
 
 _FUTURE, _C10D = "hook_future_metric", "hook_c10d_metric"
 
@@ -46,6 +46,32 @@ def sparse_rpc_hook(state: BasicHookState, bucket: GradBucket) -> torch.futures.
     """Sparse buckets by the parameter server, dense ones by the process group."""
     index = bucket.index()
     return _by_server(state, bucket, index) if bucket.buffer().is_sparse else _all_reduced(state, bucket, index)
+
+
+def exact_rpc_hook(state: ExactHookState, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """Averages dense buckets by the trainer's parameter server, which is made with exact=True, over all micro-batches of all trainers.
+    The bits are those of libddp.torch.exact_average_hook: they depend on the micro-batches alone."""
+    leaves = state.add(bucket)
+    if leaves < state.micro_batches:
+        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        future.set_result(bucket.buffer().zero_())  # the sums have it: the next micro-batch adds to nothing
+        return future
+    index, trainer = bucket.index(), state.cref
+    if trainer.server is None:
+        raise RuntimeError("this hook needs a parameter server: DdpTrainer(server_rref=...)")
+    key = state.get_key(index)
+    trainer.record_start(_FUTURE, key, "rpc_dense")
+    sent = state.take(bucket, leaves)
+
+    def end(future: torch.futures.Future[Any]) -> torch.Tensor:
+        trainer.record_end(_FUTURE, key)
+        found = _noted(state, future)
+        if isinstance(found, _errors.Error):
+            state.failure = state.failure or found
+            raise found
+        return state.means(bucket, found.to(bucket.buffer().device))
+    averaged: torch.futures.Future[torch.Tensor] = trainer.server.average_gradient(state.batch_number, index, sent).then(end)
+    return averaged
 
 
 def _backend_of(state: BasicHookState, tensor: torch.Tensor) -> str:

@@ -17,6 +17,7 @@ from torch.distributed import rpc
 
 from libddp import _errors
 
+from . import exact_sums
 from .metrics import MetricsLogger, method_metric
 
 Answer = Callable[["torch.Tensor | _errors.Error"], None]
@@ -118,7 +119,9 @@ class AverageParameterServer(ParameterServerBase):
     rank: the server's. trainer_count: how many trainers send each bucket. use_cuda_rpc: whether averages stay on the device;
     otherwise they go to the CPU. device: where it computes. timeout: seconds from a bucket's first gradient to its last.
     trainer_ranks: names of the trainers in messages; default: 0, 1, ... check_finite: whether a gradient with NaN or infinity is an
-    error; not for a GradScaler, which needs to see them in the average.
+    error; not for a GradScaler, which needs to see them in the average. exact: sums are exact, as those of
+    libddp.torch.exact_average_hook: the bits of averages do not depend on how many trainers there are, either; a value of 2^23 or
+    more, or that is not finite, makes its bucket NaN. Dense gradients only; int64 ones are sums of exact_rpc_hook, which get the sum.
 
     Gradients are dense or sparse (COO), of one layout for each bucket; float16 and bfloat16 are summed in float32. Thread-safe.
 
@@ -130,9 +133,10 @@ class AverageParameterServer(ParameterServerBase):
     """
 
     def __init__(self, rank: int, trainer_count: int, use_cuda_rpc: bool = False, *, device: Any = None, timeout: float = 600.0,
-                 trainer_ranks: Sequence[int] | None = None, check_finite: bool = False) -> None:
+                 trainer_ranks: Sequence[int] | None = None, check_finite: bool = False, exact: bool = False) -> None:
         super().__init__(rank, device)
         self.trainer_count, self.use_cuda_rpc, self.timeout, self.check_finite = trainer_count, use_cuda_rpc, timeout, check_finite
+        self.exact = exact
         self.trainer_ranks = list(range(trainer_count) if trainer_ranks is None else trainer_ranks)
         self.lock = threading.RLock()
         self._watch: threading.Thread | None = None
@@ -164,7 +168,9 @@ class AverageParameterServer(ParameterServerBase):
     # The average
 
     def process_gradient(self, gradient: torch.Tensor, param_loc: int, trainer: int) -> None:
-        """Adds it, and those that waited for it."""
+        """Adds it, and those that waited for it; an exact sum takes it at once."""
+        if self.exact:
+            return self._add_exactly(gradient, param_loc)
         waiting = self._waiting.setdefault(param_loc, {})
         waiting[trainer] = gradient
         while (following := self._added.get(param_loc, 0)) in waiting:
@@ -174,8 +180,23 @@ class AverageParameterServer(ParameterServerBase):
     @method_metric(name="average computation")
     def average(self, param_loc: int) -> torch.Tensor:
         """The sum by the number of trainers."""
+        if self.exact:
+            return self._exact_average(param_loc)
         self._added.pop(param_loc, None)
         return divided(self._totals.pop(param_loc), self.trainer_count)
+
+    def _add_exactly(self, gradient: torch.Tensor, param_loc: int) -> None:
+        total = self._totals.get(param_loc)
+        if gradient.dtype == torch.int64:
+            self._totals[param_loc] = gradient if total is None else total.add_(gradient)
+            return
+        if total is None:
+            total = self._totals[param_loc] = exact_sums.zeros(gradient.numel(), gradient.device)
+        exact_sums.add_term(total, gradient)
+
+    def _exact_average(self, param_loc: int) -> torch.Tensor:
+        total, (shape, dtype, *_) = self._totals.pop(param_loc), self._buckets[param_loc].layout
+        return total if dtype == torch.int64 else exact_sums.mean_of(total, self.trainer_count, dtype).reshape(shape)
 
     # Batches
 
@@ -230,6 +251,10 @@ class AverageParameterServer(ParameterServerBase):
         elif found is not None and found.layout != layout_of(gradient):
             raise problem("mismatch", attempted, f"it is {describe_layout(layout_of(gradient))}, another trainer's is "
                           f"{describe_layout(found.layout)}", blamed, "all trainers need the same model")
+        real = gradient.dtype.is_floating_point
+        if not (real or gradient.dtype == torch.int64) or gradient.is_sparse if self.exact else not (real or gradient.dtype.is_complex):
+            raise problem("invalid_argument", attempted, f"{describe_layout(layout_of(gradient))} has no {'exact ' if self.exact else ''}average",
+                          blamed, "exact averages are of dense floating-point gradients, and exact_rpc_hook needs a server with exact=True")
         if self.check_finite:
             check_finite_values(attempted, gradient, blamed, "check_finite=False with a GradScaler")
 
@@ -309,11 +334,15 @@ class AverageBatchParameterServer(AverageParameterServer):
 
     def process_gradient(self, gradient: torch.Tensor, param_loc: int, trainer: int) -> None:
         """Keeps it."""
+        if self.exact:  # whose bits need no order
+            return self._add_exactly(gradient, param_loc)
         self._waiting.setdefault(param_loc, {})[trainer] = gradient
 
     @method_metric(name="average computation")
     def average(self, param_loc: int) -> torch.Tensor:
         """The sum, in the order of trainers, by their number."""
+        if self.exact:
+            return self._exact_average(param_loc)
         kept = self._waiting.pop(param_loc)
         total: torch.Tensor | None = None
         for trainer in sorted(kept):

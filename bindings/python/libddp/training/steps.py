@@ -8,6 +8,8 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from . import exact_sums
+
 if TYPE_CHECKING:
     from .trainer import DdpTrainer
 
@@ -34,6 +36,40 @@ class BasicHookState:
     def next_batch(self) -> None:
         """Before each iteration."""
         self.batch_number += 1
+
+
+class ExactHookState(BasicHookState):
+    """The state of exact_rpc_hook. micro_batches: backward passes of each iteration of this trainer, none of them in no_sync(); call
+    next_batch() before the first one."""
+
+    def __init__(self, cref: Any, process_group: dist.ProcessGroup, micro_batches: int = 1) -> None:
+        super().__init__(cref, process_group)
+        self.micro_batches = micro_batches
+        """Backward passes of an iteration."""
+        # by parameter, since buckets may be rebuilt between two micro-batches: words and terms
+        self._sums: dict[int, tuple[torch.Tensor, int]] = {}
+
+    def add(self, bucket: Any) -> int:
+        """Adds its gradients to the sums. Their terms."""
+        for parameter, gradient in zip(bucket.parameters(), bucket.gradients()):
+            words, terms = self._sums.get(id(parameter)) or (exact_sums.zeros(gradient.numel(), gradient.device), 0)
+            exact_sums.add_term(words, gradient)
+            self._sums[id(parameter)] = words, terms + 1
+        return terms + 1
+
+    def take(self, bucket: Any, terms: int) -> torch.Tensor:
+        """The sums of its parameters, then the number of their terms, as a message."""
+        words = [self._sums.pop(id(parameter))[0] for parameter in bucket.parameters()]
+        return torch.cat([*words, words[0].new_tensor([terms])])
+
+    @staticmethod
+    def means(bucket: Any, message: torch.Tensor) -> torch.Tensor:
+        """A bucket's averages, of the messages of all trainers, added."""
+        terms, buffer = int(message[-1]), bucket.buffer()
+        if terms > exact_sums.MOST_TERMS:
+            raise ValueError(f"{terms} micro-batches in one average; exact sums have room for {exact_sums.MOST_TERMS}")
+        sizes = [2 * each.numel() + 1 for each in bucket.gradients()]
+        return torch.cat([exact_sums.mean_of(words, terms, buffer.dtype) for words in torch.split(message[:-1], sizes)])
 
 
 def preprocess_dummy_data(device: Any, data: list[Any]) -> list[Any]:

@@ -11,6 +11,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from . import plot
 from .experiments import EXPERIMENTS, Experiment
 
 KINDS = ("data", "model", "server", "trainer")
@@ -90,6 +91,7 @@ def parser() -> argparse.ArgumentParser:
     add("--wide", action="store_true", help="also the 95th percentile and the slowest rank")
     add("--csv", metavar="FILE", help="write the tables there")
     add("--json", metavar="FILE", help="the same with all statistics")
+    add("--plot", metavar="FILE.svg|png", help="bars of the trainers' metrics for each experiment; needs matplotlib")
     for flag in ("master-addr", "master-port", "filestore"):
         add(f"--{flag}", help="accepted, not needed")
     return made
@@ -128,7 +130,9 @@ def plans_of(options: argparse.Namespace) -> list[Plan]:
         problems.append("--compare needs experiments with equal trainers; give --ntrainer and --ncudatrainer")
     if options.epochs == 0 or options.batch_size == 0:
         problems.append("--epochs and --batch-size are 1 at least")
-    for flag in ("csv", "json"):
+    if options.plot and (problem := plot.problem_of(options.plot)) is not None:
+        problems.append(problem)
+    for flag in ("csv", "json", "plot"):
         path = getattr(options, flag)
         if path and not Path(path).absolute().parent.is_dir():
             problems.append(f"--{flag} {path}: its folder does not exist")

@@ -20,7 +20,7 @@ from .._statistics import Summary
 from ..group_server import Server
 from ..metrics import merged
 from ..parameter_server import AverageParameterServer
-from . import tables, workload
+from . import plot, tables, workload
 from .options import Plan
 
 Measured = dict[str, dict[str, Summary]]
@@ -53,8 +53,11 @@ def everything(plans: Sequence[Plan], options: argparse.Namespace) -> None:
 
 
 def _report(results: dict[str, list[tables.Table]], options: argparse.Namespace) -> None:
+    of_trainers = {title: dict(found)["all trainer"] for title, found in results.items()}
     if len(results) > 1:
-        print(tables.compared({title: dict(found)["all trainer"] for title, found in results.items()}), flush=True)
+        print(tables.compared(of_trainers), flush=True)
+    if options.plot:
+        plot.write(options.plot, of_trainers)
     if options.csv:
         tables.write_csv(options.csv, results)
     if options.json:
