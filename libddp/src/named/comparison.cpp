@@ -120,6 +120,14 @@ Facts compared_part(Kind kind, Facts facts) {
   return facts;
 }
 
+bool may_be_fused(const Request& one, const Request& other) noexcept {
+  if (one.key.kind != Kind::all_reduce || other.key.kind != Kind::all_reduce) return false;
+  const auto& tensors = one.facts.tensors;
+  const auto& others = other.facts.tensors;
+  return !tensors.empty() && !others.empty() && tensors.front().dtype == others.front().dtype &&
+         one.facts.op == other.facts.op && one.facts.device == other.facts.device;
+}
+
 std::optional<ErrorDetail> compare(const Key& key, const std::map<int, Facts>& facts) {
   if (facts.empty()) return std::nullopt;
   const auto& [first, expected] = *facts.begin();

@@ -20,6 +20,10 @@ std::string text_of(Kind kind, const Facts& facts);
 /// The same for what fits together: without first dimensions of all_gather and all_to_all.
 Facts compared_part(Kind kind, Facts facts);
 
+/// Whether one exchange can take both: reductions alike but for names and shapes. As ranks' facts have been compared,
+/// they come to the same answer.
+bool may_be_fused(const Request& one, const Request& other) noexcept;
+
 /// @param facts by rank of the world. Nothing if they fit together.
 std::optional<ErrorDetail> compare(const Key& key, const std::map<int, Facts>& facts);
 

@@ -161,12 +161,8 @@ void Coordinator::carry_out(const Key& key, const Facts& facts) {
 
 /// Whether it goes in one exchange with those of @p batch.
 bool Coordinator::joins(const std::vector<Request>& batch, const Request& request) const {
-  if (batch.empty() || request.key.kind != Kind::all_reduce || batch.front().key.kind != Kind::all_reduce) return false;
-  const Facts& one = batch.front().facts;
-  const Facts& other = request.facts;
-  if (one.op != other.op || one.device != other.device || one.tensors.empty() || other.tensors.empty()) return false;
-  if (one.tensors.front().dtype != other.tensors.front().dtype) return false;
-  std::size_t bytes = size_of(other);
+  if (batch.empty() || !may_be_fused(batch.front(), request)) return false;
+  std::size_t bytes = size_of(request.facts);
   for (const Request& each : batch) bytes += size_of(each.facts);
   return bytes <= fusion_bytes_;
 }
@@ -188,7 +184,11 @@ void Coordinator::decide_in(int number, Set& set, std::vector<Letter>& letters) 
       continue;
     }
     if (repeats(set, key)) {
-      learned = Learned{.set = number, .epoch = set.epoch + 1, .batches = set.cycle, .eager = eager_bytes(set)};
+      learned = Learned{.set = number,
+                        .epoch = set.epoch + 1,
+                        .batches = set.cycle,
+                        .eager = eager_bytes(set),
+                        .fusion_bytes = fusion_bytes_};
       break;
     }
     Request request{.key = key, .facts = found->second.facts.begin()->second};

@@ -243,6 +243,7 @@ void Engine::apply_learned(const Lock& lock, Learned& learned) {
   SetState& set = *found->second;
   set.epoch = learned.epoch;
   set.order.emplace(std::move(learned.batches), std::move(learned.eager));
+  set.fusion_bytes = learned.fusion_bytes;
   set.ending = joined_ != nullptr;
   set.unsent.clear();
   for (const auto& [key, pending] : set.active) {

@@ -78,6 +78,8 @@ class Engine final : public StarUser, public std::enable_shared_from_this<Engine
   void ended(const SetPointer& set, const std::optional<Error>& error);
   void finish_step(const SetPointer& set, const std::optional<Error>& error);
   void combine_eager(const Lock& lock, SetState& set, const Token& token);
+  /// Takes @p ready batches of the learned order, those that may be fused in one exchange.
+  void take_batches(const Lock& lock, SetState& set, std::int64_t ready);
   void take_token(const Lock& lock, SetState& set, const Token& token);
 
   // ends

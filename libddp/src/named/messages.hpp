@@ -143,11 +143,12 @@ struct Learned {
   std::uint64_t epoch = 0;  ///< of the learned order
   std::vector<std::vector<Key>> batches{};
   std::vector<std::int64_t> eager{};  ///< of each batch: bytes that go with what ranks tell each other; 0: none do
+  std::uint64_t fusion_bytes = 0;     ///< most of one exchange of several batches
 };
 constexpr auto description(const Learned*) {
   return base::describe({"learned order of named operations"}, base::fields<&Learned::set>(base::kCount),
-                        base::fields<&Learned::epoch, &Learned::batches>(),
-                        base::fields<&Learned::eager>(base::kCount));
+                        base::fields<&Learned::epoch, &Learned::batches>(), base::fields<&Learned::eager>(base::kCount),
+                        base::fields<&Learned::fusion_bytes>());
 }
 struct AllJoined {
   int last = 0;

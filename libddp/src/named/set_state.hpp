@@ -105,6 +105,7 @@ struct SetState {
   std::vector<Request> unsent{};
   std::map<Key, Facts> known{};  ///< of what has been agreed on last, as it is compared
   std::optional<LearnedOrder> order{};
+  std::uint64_t fusion_bytes = 0;    ///< of the learned order
   std::vector<Decision> deferred{};  ///< have come before this rank had left the learned order
   bool ending = false;               ///< this rank leaves the learned order
   bool token = false;                ///< one is queued, or under way

@@ -200,6 +200,34 @@ void Engine::finish_step(const SetPointer& set, const std::optional<Error>& erro
   end_all(lock, *failure);
 }
 
+void Engine::take_batches(const Lock& lock, SetState& set, std::int64_t ready) {
+  std::vector<PendingPointer> operations;
+  std::vector<std::shared_ptr<Subject>> subjects;
+  std::size_t bytes = 0;
+  const auto push_gathered = [&] {
+    if (operations.empty()) return;
+    counts_.learned += operations.size();
+    push(lock, set, std::exchange(operations, {}), std::exchange(subjects, {}));
+    bytes = 0;
+  };
+  for (; ready > 0; --ready) {
+    if (end_ && !set.has_all(set.order->next())) break;
+    const std::vector<Key>& batch = set.order->take();
+    std::size_t more = 0;
+    for (const Key& key : batch) more += size_of(set.active.at(key)->subject->request.facts);
+    const Request& first = set.active.at(batch.front())->subject->request;
+    const bool fits = bytes + more <= set.fusion_bytes;
+    if (!subjects.empty() && (!fits || !may_be_fused(subjects.front()->request, first))) push_gathered();
+    bytes += more;
+    for (const Key& key : batch) {
+      operations.push_back(set.active.at(key));
+      operations.back()->phase = Pending::Phase::running;
+      subjects.push_back(operations.back()->subject);
+    }
+  }
+  push_gathered();
+}
+
 void Engine::take_token(const Lock& lock, SetState& set, const Token& token) {
   std::int64_t ready = token.head.ready;
   bool ends = false;
@@ -215,24 +243,12 @@ void Engine::take_token(const Lock& lock, SetState& set, const Token& token) {
     tell_end(lock, error);
     return end_all(lock, error);
   }
-  const auto ended = [&] { return end_ && !set.has_all(set.order->next()); };
-  if (ready > 0 && ended()) return end_set(lock, set, *end_);
+  if (ready > 0 && end_ && !set.has_all(set.order->next())) return end_set(lock, set, *end_);
   if (ready > 0 && set.order->eager() > 0) {
     combine_eager(lock, set, token);
     --ready;
   }
-  for (; ready > 0; --ready) {
-    if (ended()) return end_set(lock, set, *end_);
-    std::vector<PendingPointer> operations;
-    std::vector<std::shared_ptr<Subject>> subjects;
-    for (const Key& key : set.order->take()) {
-      operations.push_back(set.active.at(key));
-      operations.back()->phase = Pending::Phase::running;
-      subjects.push_back(operations.back()->subject);
-    }
-    counts_.learned += operations.size();
-    push(lock, set, std::move(operations), std::move(subjects));
-  }
+  take_batches(lock, set, ready);
   if (end_) return end_set(lock, set, *end_);
   ends ? leave_order(lock, set) : offer_token(lock, set);
 }

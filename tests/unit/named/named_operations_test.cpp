@@ -166,6 +166,39 @@ TEST(NamedOperations, ARepeatedOrderIsLearnedAndThenNothingIsNegotiated) {
   });
 }
 
+TEST(NamedOperations, WhatIsReadyTogetherInTheLearnedOrderIsFusedUpToTheThreshold) {
+  for (const std::size_t threshold : {std::size_t{1} << 20U, std::size_t{1}}) {
+    run_named(3, {.fusion_bytes = threshold}, [&](int /*rank*/, NamedOperations& named) {
+      std::vector<std::vector<float>> values(20, std::vector<float>(2000));
+      std::vector<std::size_t> order(values.size());
+      std::iota(order.begin(), order.end(), 0);
+      const auto fill = [&] {
+        for (std::size_t i = 0; i < values.size(); ++i)
+          std::fill(values[i].begin(), values[i].end(), static_cast<float>(i));
+      };
+      for (int round = 0; round < 5; ++round) {  // learned as exchanges of one each
+        fill();
+        for (std::size_t i : order) expect_success(named.submit(reduction("gradient" + std::to_string(i), values[i])));
+      }
+      const NamedCounts before = named.counts();
+      EXPECT_EQ(before.fused, 0U);
+      EXPECT_GT(before.learned, 0U);
+      // all ranks agree on what is ready, so that they come to the same numbers
+      for (int round = 0; round < 200 && named.counts().fused == 0 && (round < 5 || threshold > 1); ++round) {
+        fill();
+        run_step(named, values, order);
+        for (std::size_t i = 0; i < values.size(); ++i) {
+          ASSERT_EQ(values[i].front(), 3.0F * static_cast<float>(i));
+          ASSERT_EQ(values[i].back(), 3.0F * static_cast<float>(i));
+        }
+      }
+      EXPECT_EQ(named.counts().fused > 0, threshold > 1);
+      EXPECT_EQ(named.counts().negotiated, before.negotiated);
+      expect_success(named.submit({.name = "end"}));
+    });
+  }
+}
+
 TEST(NamedOperations, RanksThatLeaveTheLearnedOrderNegotiateAgain) {
   run_named(2, {}, [](int rank, NamedOperations& named) {
     std::vector<float> a(1);
