@@ -76,6 +76,7 @@ void Coordinator::refuse(int link, const std::string& why) {
 
 void Coordinator::lost(int link, const AgentLinks::Loss& loss) {
   if (loss.rested && !links_.any_resting()) stop_ranks(false);
+  if (allocations_.erase(link) > 0) return;  // its agents speak for themselves
   if (phase_ == Phase::gathering) {
     if (!membership_.lost(link)) return events_.note(fmt::format("lost {} before it joined: {}", loss.peer, loss.why));
     const std::string what = fmt::format("{} was lost before the job started: {}", loss.peer, loss.why);

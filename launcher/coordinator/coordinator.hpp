@@ -151,14 +151,18 @@ class Coordinator {
     diagnostics::HangInquiry hang{};
     bool hang_ended = false;  ///< the job has begun to end
     bool change_pending = false;
+    bool change_announced = false;          ///< by an Announce, though it may have been withdrawn
+    bool slurm_ends_leavers = false;        ///< a node that is to leave has little time
     control::NodesChange told{};            ///< to all nodes
     std::optional<HangReport> hang_report;  ///< for the outcome
   };
 
   void handle(int link, const control::Message& message);
   void handle_hello(int link, const control::Hello& hello);
+  void handle_allocation(int link, const control::AllocationHello& hello);
   void handle_signal(int link, const control::SignalReceived& message);
   bool leaves(int link, const control::SignalReceived& message);
+  void let_leave(int link, const control::SignalReceived& message);
   void handle_resting(int link, const control::Resting& message);
   void stop_ranks(bool stop);
   void handle_prepared(AttemptNode& node, const control::AttemptPrepared& message);
@@ -226,6 +230,7 @@ class Coordinator {
   CoordinatorEvents events_;
   Clock clock_;
   AgentLinks links_;
+  std::map<int, std::string> allocations_;            ///< of ddpruns that start agents in another one, by link
   std::map<std::pair<int, int>, int> signal_counts_;  ///< by link and signal
   std::map<int, int> signals_taken_;                  ///< by signal: the highest count of any link
   MembershipPlan membership_;

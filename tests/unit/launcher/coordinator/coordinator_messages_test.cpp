@@ -60,7 +60,8 @@ std::vector<control::Message> messages(int epoch) {
           control::StepTasks{.ranks = {0}},
           control::RankEndNoted{.epoch = epoch},
           control::JoinTaken{.spare = true},
-          control::NodesChange{.epoch = epoch, .waiting = 1}};
+          control::NodesChange{.epoch = epoch, .waiting = 1},
+          control::AllocationHello{.allocation = "8", .host = "a"}};
 }
 
 struct Answer {
