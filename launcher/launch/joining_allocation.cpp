@@ -48,9 +48,8 @@ constexpr std::chrono::seconds kSrunPatience{15};
 constexpr std::chrono::seconds kSrunEnd{10};
 
 // Slurm sets them for the tasks of each allocation: those of the first one's batch script would be wrong here.
-constexpr std::array<std::string_view, 5> kDeviceVariables{"CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL",
-                                                           "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES",
-                                                           "ZE_AFFINITY_MASK"};
+constexpr std::array<std::string_view, 5> kDeviceVariables{
+    "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"};
 
 void say_as_guest(const std::string& text) { base::write_stderr_line(fmt::format("ddprun: {}", text)); }
 
@@ -67,10 +66,11 @@ void check_place(const LaunchOptions& options, const base::Environment& environm
   const std::string own = environment.raw("SLURM_JOB_ID").value_or("");
   if (own.empty())
     refuse_to_join(options, "this is not a Slurm allocation, whose nodes could join",
-           fmt::format("sbatch --nodes=N --wrap 'ddprun --join {}'", options.join));
+                   fmt::format("sbatch --nodes=N --wrap 'ddprun --join {}'", options.join));
   if (own == options.join) refuse_to_join(options, "this is that job itself", "give another job's id");
   if (base::SlurmStep::read(environment).is_task())
-    refuse_to_join(options, "this is a task of a Slurm step", "call ddprun --join without srun: it starts its agents itself");
+    refuse_to_join(options, "this is a task of a Slurm step",
+                   "call ddprun --join without srun: it starts its agents itself");
 }
 
 /// Waits for a job that has not begun.
@@ -87,8 +87,8 @@ AgentSettings find_job(const LaunchOptions& options, const base::Environment& en
                    .cause = fmt::format("it has no ddprun that nodes can join: there is no file '{}'", path),
                    .hint = "start its ddprun with --nnodes MIN:MAX or --spares, without srun, and wait for its ranks"}};
     if (!told && now - begin >= kTellWaitAfter) {
-      say_as_guest(fmt::format("waiting for the ranks of Slurm job {}, for {} more (there is no file '{}')", options.join,
-                      duration_text(deadline.remaining()), path));
+      say_as_guest(fmt::format("waiting for the ranks of Slurm job {}, for {} more (there is no file '{}')",
+                               options.join, duration_text(deadline.remaining()), path));
       told = true;
     }
   }
@@ -132,13 +132,12 @@ class Guest {
         point_(point),
         signals_({SIGTERM, SIGINT, SIGHUP, SIGQUIT}),
         link_(
-            loop_, reach(options, environment, point),
-            [this](const control::Message& message) { handle(message); }, [this](const std::string& why) { lost(why); }),
+            loop_, reach(options, environment, point), [this](const control::Message& message) { handle(message); },
+            [this](const std::string& why) { lost(why); }),
         heartbeat_(loop_, PeerLimits{}.beat, [this] { link_.beat(); }) {
     loop_.watch(signals_.fd(), [this] { take_signals(); });
-    link_.send(control::AllocationHello{.allocation = environment_.raw("SLURM_JOB_ID").value_or(""),
-                                        .host = base::host_name(),
-                                        .pid = ::getpid()});
+    link_.send(control::AllocationHello{
+        .allocation = environment_.raw("SLURM_JOB_ID").value_or(""), .host = base::host_name(), .pid = ::getpid()});
   }
   Guest(const Guest&) = delete;
   Guest& operator=(const Guest&) = delete;
@@ -154,15 +153,18 @@ class Guest {
  private:
   void handle(const control::Message& message) {
     if (std::get_if<control::JoinTaken>(&message) != nullptr) {
-      if (!srun_) start();
+      if (srun_) return;
+      limit_.reset();
+      start();
     } else if (const auto* end = std::get_if<control::Finish>(&message)) {
-      if (!end->message.empty()) say_as_guest(fmt::format("Slurm job {} refuses these nodes: {}", options_.join, end->message));
+      if (!end->message.empty())
+        say_as_guest(fmt::format("Slurm job {} refuses these nodes: {}", options_.join, end->message));
       status_ = end->exit_status;
       srun_ ? void(limit_ = Deadline::after(kSrunPatience)) : void(ended_ = true);
     }
   }
   void lost(const std::string& why) {
-    if (limit_) return;  // it has said that the job is over
+    if (srun_ && limit_) return;  // it has said that the job is over
     say_as_guest(fmt::format("the connection to the ddprun of Slurm job {} was lost: {}", options_.join, why));
     status_ = 1;
     // Agents that lose it end their ranks.
@@ -184,7 +186,10 @@ class Guest {
     });
   }
   void give_up() {
-    if (srun_) srun_->end(Deadline::after(kSrunEnd));
+    if (srun_)
+      srun_->end(Deadline::after(kSrunEnd));
+    else
+      say_as_guest(fmt::format("the ddprun of Slurm job {} does not answer", options_.join));
     ended_ = true;
   }
 
@@ -209,7 +214,7 @@ class Guest {
   LoopConnection link_;
   Heartbeat heartbeat_;
   std::unique_ptr<SrunProcess> srun_;
-  std::optional<Deadline> limit_;  ///< for srun's end
+  std::optional<Deadline> limit_ = Deadline::after(kAnswerLimit);  ///< for the job's answer, then for srun's end
   int last_signal_ = 0;
   int status_ = 1;
   bool ended_ = false;

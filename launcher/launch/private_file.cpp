@@ -52,8 +52,7 @@ std::string users_home(const base::Environment& environment) {
 base::UniqueFd open_private_file(const std::string& path, const std::string& attempted, const std::string& remedy,
                                  const std::string& leak_remedy) {
   const auto refuse = [&attempted](std::string cause, const std::string& hint) {
-    throw Error{
-        {.code = ErrorCode::conflict, .attempted = attempted, .cause = std::move(cause), .hint = hint}};
+    throw Error{{.code = ErrorCode::conflict, .attempted = attempted, .cause = std::move(cause), .hint = hint}};
   };
   base::UniqueFd file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)};
   if (!file && errno == ENOENT) return {};

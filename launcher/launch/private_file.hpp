@@ -23,9 +23,9 @@ base::UniqueFd open_private_file(const std::string& path, const std::string& att
 
 enum class IfThere { keep, replace };
 
-/// Writes the whole file, with mode 0600, under another name first, then gives it its own; on NFS, too. Makes its folder
-/// and those above, with mode 0700. With IfThere::keep an existing file stays, also one that comes at the same time.
-/// Throws Error(system). @return the file's inode
+/// Writes the whole file, with mode 0600, under another name first, then gives it its own; on NFS, too. Makes its
+/// folder and those above, with mode 0700. With IfThere::keep an existing file stays, also one that comes at the same
+/// time. Throws Error(system). @return the file's inode
 ino_t write_private_file(const std::string& path, const std::string& text, const std::string& attempted,
                          IfThere if_there);
 

@@ -419,7 +419,7 @@ TEST(MembershipPlanTest, WhoComesBackIsAnotherMember) {
 TEST(MembershipPlanTest, RefusesMoreThanTheMost) {
   MembershipPlan membership{rules(1, 1), kStart};
   membership.join(0, hello("a"), kStart);
-  EXPECT_THAT(membership.join(1, hello("b"), kStart), HasSubstr("already has its 1 nodes"));
+  EXPECT_THAT(membership.join(1, hello("b"), kStart), HasSubstr("already has its 1 node"));
 }
 
 TEST(MembershipPlanTest, RanksThatAskForAnotherStartAgainAndAgainAreACrashLoop) {
