@@ -288,6 +288,7 @@ void Coordinator::time_passed() {
   tell_waiting();
   give_up_preparing();
   if (in(AttemptPhase::running)) {
+    lose_accused();
     Supervisor& supervisor = attempt_->supervisor();
     if (supervisor.killing() && expired(supervisor.next_deadline())) give_up_silent_nodes(state_.asked_at);
     follow(supervisor.time_passed(clock_()));

@@ -145,8 +145,9 @@ class Coordinator {
     std::vector<std::string> store_refusals;  ///< likewise
     std::chrono::milliseconds drain_time = control::kDrainTime;  ///< before the outcome shortens it
     EndNotice notice;
-    bool stacks_asked = false;  ///< and not all that can come is there
-    std::set<int> stacks_due;   ///< nodes that have not sent theirs, by node rank
+    std::map<int, Heartbeat::Time> accused;  ///< nodes that errors of other nodes' ranks name, and when first
+    bool stacks_asked = false;               ///< and not all that can come is there
+    std::set<int> stacks_due;                ///< nodes that have not sent theirs, by node rank
     RankStacks stacks;
     diagnostics::HangInquiry hang{};
     bool hang_ended = false;  ///< the job has begun to end
@@ -171,6 +172,8 @@ class Coordinator {
   void handle_rank(int rank, const control::RankEnded& message);
   void handle_rank(int rank, const control::RankAborted& message);
   void handle_rank(int rank, const control::RankStopped& message);
+  void note_accusation(const AttemptNode& accuser, const RankTraces& traces);
+  void lose_accused();
   void handle_modex(const AttemptNode& node, const control::Message& message);
   void handle_stacks(const AttemptNode& node, const control::StacksCollected& message);
   void handle_still(const AttemptNode& node, const control::RanksStill& message);

@@ -9,6 +9,7 @@
 
 #include "base/process.hpp"
 #include "coordinator/coordinator.hpp"
+#include "outcome/group_verdict.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -185,7 +186,32 @@ void Coordinator::handle_rank(int rank, const control::RankEnded& message) {
       node.silent_before = node.may_have_ranks() && links_.is_silent(node.link);
     }
   }
+  if (!end.success()) note_accusation(attempt_->node_with(rank), message.traces);
   follow(attempt_->supervisor().rank_ended(rank, end, message.traces, clock_()));
+}
+
+/// libddp's errors name the ranks that were lost.
+void Coordinator::note_accusation(const AttemptNode& accuser, const RankTraces& traces) {
+  for (const std::string* text : {&traces.error_content, &traces.stderr_tail}) {
+    for (const int rank : blamed_ranks(*text)) {
+      if (rank < 0 || rank >= attempt_->world_size()) continue;
+      const int node = attempt_->node_with(rank).rank;
+      if (node != accuser.rank) state_.accused.try_emplace(node, Heartbeat::Clock::now());
+    }
+  }
+}
+
+/// A node that others name, and that has shown no life since, is gone: its ranks' end need not be waited for.
+void Coordinator::lose_accused() {
+  for (const auto& [rank, since] : state_.accused) {
+    AttemptNode& node = attempt_->nodes().at(static_cast<std::size_t>(rank));
+    const auto heard = links_.last_heard(node.link);
+    if (!node.may_have_ranks() || !heard || *heard > since || !links_.is_silent(node.link)) continue;
+    node.silent_before = true;
+    return links_.lose(node.link,
+                       fmt::format("nothing has come from it for {} s, and ranks of other nodes have lost its own",
+                                   std::chrono::floor<std::chrono::seconds>(options_.peers.answer).count()));
+  }
 }
 
 void Coordinator::handle_rank(int rank, const control::RankAborted& message) {
