@@ -67,10 +67,12 @@ void Agent::handle(const control::Message& message) {
   } else if (const auto* input = std::get_if<control::Input>(&message)) {
     if (input_) input_->add(input->data, input->end);
   } else if (const auto* taken_in = std::get_if<control::JoinTaken>(&message)) {
-    base::write_stderr_line(fmt::format("ddprun: {}: the job is running; {}", job_.host,
-                                        taken_in->spare
-                                            ? "it has all its nodes, so this one is a spare for one that is lost"
-                                            : "this node joins when its ranks have ended to start again"));
+    const auto rest = std::chrono::ceil<std::chrono::seconds>(std::chrono::milliseconds(taken_in->rest_ms)).count();
+    base::write_stderr_line(fmt::format(
+        "ddprun: {}: the job is running; {}", job_.host,
+        taken_in->spare ? "it has all its nodes, so this one is a spare for one that is lost"
+        : rest > 0      ? fmt::format("this node was lost again and again, so it waits {} s before it joins", rest)
+                        : "this node joins when its ranks have ended to start again"));
   } else if (const auto* resting = std::get_if<control::Resting>(&message)) {
     coordinator_rests_ = resting->rests;
   } else if (const auto* end_attempt = std::get_if<control::EndAttempt>(&message);

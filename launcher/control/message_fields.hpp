@@ -37,9 +37,11 @@ constexpr auto description(const Interface*) {
                   fields<&Interface::rate_mbps>(Rule{.least = 0, .most = std::numeric_limits<std::uint32_t>::max()}));
 }
 constexpr auto description(const Hello*) {
-  return describe({"Hello"}, fields<&Hello::version, &Hello::run_id, &Hello::host, &Hello::addresses>(kPlainName),
-                  fields<&Hello::order>(kCountOrNone), fields<&Hello::nproc, &Hello::pid>(kCount),
-                  fields<&Hello::role, &Hello::program, &Hello::interfaces>());
+  return describe(
+      {"Hello"},
+      fields<&Hello::version, &Hello::run_id, &Hello::host, &Hello::addresses, &Hello::allocation>(kPlainName),
+      fields<&Hello::order>(kCountOrNone), fields<&Hello::nproc, &Hello::pid>(kCount),
+      fields<&Hello::role, &Hello::program, &Hello::interfaces, &Hello::settings>());
 }
 constexpr auto description(const StepTasks*) {
   return describe({"StepTasks"}, fields<&StepTasks::node_list>(), fields<&StepTasks::world_size>(kCount),
@@ -124,7 +126,13 @@ constexpr auto description(const ModexReply*) {
                   fields<&ModexReply::id, &ModexReply::status, &ModexReply::data>(),
                   fields<&ModexReply::to_node>(kCountOrNone));
 }
-constexpr auto description(const JoinTaken*) { return describe({"JoinTaken"}, fields<&JoinTaken::spare>()); }
+constexpr auto description(const JoinTaken*) {
+  return describe({"JoinTaken"}, fields<&JoinTaken::spare>(), fields<&JoinTaken::rest_ms>(kCount));
+}
+constexpr auto description(const AllocationHello*) {
+  return describe({"AllocationHello"}, fields<&AllocationHello::allocation, &AllocationHello::host>(kPlainName),
+                  fields<&AllocationHello::pid>(kCount));
+}
 constexpr auto description(const NodesChange*) {
   return describe({"NodesChange"}, fields<&NodesChange::epoch, &NodesChange::waiting>(kCount),
                   fields<&NodesChange::pending>());

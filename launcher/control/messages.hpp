@@ -18,7 +18,7 @@
 namespace ddp::launcher::control {
 
 /// The same on both sides of a connection; it changes with every change of a message.
-inline constexpr int kProtocolVersion = 14;
+inline constexpr int kProtocolVersion = 15;
 
 // ---- agent to coordinator ----------------
 
@@ -46,7 +46,18 @@ struct Hello {
   std::string program{};  ///< script, module or program, as the user wrote it
   std::int64_t pid = 0;
   std::vector<Interface> interfaces{};  ///< candidates for the ranks' traffic, best first; may be empty
+  std::string allocation{};             ///< Slurm's job, of an agent that a frontend started in it; else empty
+  std::vector<std::string> settings{};  ///< as MembershipRules::settings, those that its user has given
   bool operator==(const Hello&) const = default;
+};
+
+/// A ddprun that is about to start agents in another allocation, whose nodes are to join. It stays connected until they
+/// have ended; SignalReceived from it lets them all leave.
+struct AllocationHello {
+  std::string allocation{};  ///< Slurm's job
+  std::string host{};
+  std::int64_t pid = 0;
+  bool operator==(const AllocationHello&) const = default;
 };
 
 /// Follows Hello, from an agent of `srun --ddp`, whose ranks are tasks that Slurm starts and ends.
@@ -240,9 +251,10 @@ struct EndAttempt {
   bool operator==(const EndAttempt&) const = default;
 };
 
-/// Answer to the Hello of an agent that comes while the job runs.
+/// Answer to AllocationHello, and to the Hello of an agent that comes while the job runs.
 struct JoinTaken {
-  bool spare = false;  ///< all places are taken; it waits for one
+  bool spare = false;        ///< all places are taken; it waits for one
+  std::int64_t rest_ms = 0;  ///< it waits at least so long, because its host was lost again and again
   bool operator==(const JoinTaken&) const = default;
 };
 
@@ -353,7 +365,7 @@ using Message = std::variant<Hello, AttemptPrepared, RanksStarted, AttemptFailed
                              AttemptCleaned, SignalReceived, PrepareAttempt, StartAttempt, SignalRanks, EndAttempt,
                              Finish, Fence, ModexRequest, ModexReply, CollectStacks, StacksCollected, ConsoleOutput,
                              ConsoleTaken, RanksStill, ObserveRanks, RanksObserved, Progress, Resting, Input,
-                             InputTaken, StepTasks, RankEndNoted, JoinTaken, NodesChange, Encoded>;
+                             InputTaken, StepTasks, RankEndNoted, JoinTaken, NodesChange, AllocationHello, Encoded>;
 
 /// One byte for the kind, then the fields in the order of message_fields.hpp: little-endian integers; texts, bytes and
 /// lists behind a 32-bit length; times as nanoseconds since 1970.

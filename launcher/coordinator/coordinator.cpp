@@ -76,6 +76,7 @@ void Coordinator::refuse(int link, const std::string& why) {
 
 void Coordinator::lost(int link, const AgentLinks::Loss& loss) {
   if (loss.rested && !links_.any_resting()) stop_ranks(false);
+  if (allocations_.erase(link) > 0) return;  // its agents speak for themselves
   if (phase_ == Phase::gathering) {
     if (!membership_.lost(link)) return events_.note(fmt::format("lost {} before it joined: {}", loss.peer, loss.why));
     const std::string what = fmt::format("{} was lost before the job started: {}", loss.peer, loss.why);
@@ -287,6 +288,7 @@ void Coordinator::time_passed() {
   tell_waiting();
   give_up_preparing();
   if (in(AttemptPhase::running)) {
+    lose_accused();
     Supervisor& supervisor = attempt_->supervisor();
     if (supervisor.killing() && expired(supervisor.next_deadline())) give_up_silent_nodes(state_.asked_at);
     follow(supervisor.time_passed(clock_()));

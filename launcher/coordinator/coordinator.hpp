@@ -145,20 +145,25 @@ class Coordinator {
     std::vector<std::string> store_refusals;  ///< likewise
     std::chrono::milliseconds drain_time = control::kDrainTime;  ///< before the outcome shortens it
     EndNotice notice;
-    bool stacks_asked = false;  ///< and not all that can come is there
-    std::set<int> stacks_due;   ///< nodes that have not sent theirs, by node rank
+    std::map<int, Heartbeat::Time> accused;  ///< nodes that errors of other nodes' ranks name, and when first
+    bool stacks_asked = false;               ///< and not all that can come is there
+    std::set<int> stacks_due;                ///< nodes that have not sent theirs, by node rank
     RankStacks stacks;
     diagnostics::HangInquiry hang{};
     bool hang_ended = false;  ///< the job has begun to end
     bool change_pending = false;
+    bool change_announced = false;          ///< by an Announce, though it may have been withdrawn
+    bool slurm_ends_leavers = false;        ///< a node that is to leave has little time
     control::NodesChange told{};            ///< to all nodes
     std::optional<HangReport> hang_report;  ///< for the outcome
   };
 
   void handle(int link, const control::Message& message);
   void handle_hello(int link, const control::Hello& hello);
+  void handle_allocation(int link, const control::AllocationHello& hello);
   void handle_signal(int link, const control::SignalReceived& message);
   bool leaves(int link, const control::SignalReceived& message);
+  void let_leave(int link, const control::SignalReceived& message);
   void handle_resting(int link, const control::Resting& message);
   void stop_ranks(bool stop);
   void handle_prepared(AttemptNode& node, const control::AttemptPrepared& message);
@@ -167,6 +172,8 @@ class Coordinator {
   void handle_rank(int rank, const control::RankEnded& message);
   void handle_rank(int rank, const control::RankAborted& message);
   void handle_rank(int rank, const control::RankStopped& message);
+  void note_accusation(const AttemptNode& accuser, const RankTraces& traces);
+  void lose_accused();
   void handle_modex(const AttemptNode& node, const control::Message& message);
   void handle_stacks(const AttemptNode& node, const control::StacksCollected& message);
   void handle_still(const AttemptNode& node, const control::RanksStill& message);
@@ -226,6 +233,7 @@ class Coordinator {
   CoordinatorEvents events_;
   Clock clock_;
   AgentLinks links_;
+  std::map<int, std::string> allocations_;            ///< of ddpruns that start agents in another one, by link
   std::map<std::pair<int, int>, int> signal_counts_;  ///< by link and signal
   std::map<int, int> signals_taken_;                  ///< by signal: the highest count of any link
   MembershipPlan membership_;

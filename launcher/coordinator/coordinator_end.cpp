@@ -25,6 +25,8 @@ constexpr std::chrono::milliseconds kSrunReserve{1'000};
 constexpr std::chrono::milliseconds kLeastFinishing{300};
 constexpr std::chrono::milliseconds kDrainReserve{500};
 constexpr std::chrono::milliseconds kLookAgain{500};
+// Of Slurm's KillWait (30 s by default) for ranks to end by themselves; SIGTERM, SIGKILL and the cleaning follow.
+constexpr std::chrono::seconds kSlurmLeaveGrace{15};
 
 }  // namespace
 
@@ -38,7 +40,7 @@ std::optional<GenerationEnd> Coordinator::end_of_generation() const {
   if (!outcome_.failed_by_itself() || restart_is_pointless_) return std::nullopt;
   switch (outcome_.root_cause()) {
     case RootCause::node: return only_newcomers_failed() ? GenerationEnd::resized : GenerationEnd::node_failed;
-    case RootCause::none: return GenerationEnd::resized;
+    case RootCause::none: return state_.change_announced ? GenerationEnd::resized : GenerationEnd::requested;
     default: return GenerationEnd::rank_failed;
   }
 }
@@ -227,12 +229,14 @@ void Coordinator::resize(const Announce& change) {
   for (const std::string& host : change.joining) events_.detail(fmt::format("{} is to join: {}", host, what));
   for (const std::string& host : change.leaving) events_.detail(fmt::format("{} is to leave: {}", host, what));
   next_decision_.reset();
-  state_.change_pending = true;
+  state_.change_pending = state_.change_announced = true;
   tell_of_change();
   const bool by_themselves = options_.resize.how == ResizeManner::How::finish;
   // A node that leaves, perhaps because it must, cannot wait as long as one that joins.
   if (by_themselves && change.leaving.empty()) return;
-  follow(attempt_->supervisor().resize(options_.resize, clock_()));
+  ResizeManner manner = options_.resize;
+  if (state_.slurm_ends_leavers) manner.grace = std::min<std::chrono::milliseconds>(manner.grace, kSlurmLeaveGrace);
+  follow(attempt_->supervisor().resize(manner, clock_()));
 }
 
 /// Ranks may ask for it, and metrics show it.
@@ -279,18 +283,21 @@ void Coordinator::end_job(End::Why why) {
     return agents_lost(fmt::format("not all nodes joined within {} s", timeout), 1, waiting_hint());
   if (why == Why::no_other_came && !outcome_.nodes.empty())
     events_.note(fmt::format("no other node joined within {} s", timeout));
-  if (outcome_.root_cause() == RootCause::none)  // nodes have left
-    outcome_.nodes.push_back({.host = "all nodes",
-                              .node_rank = -1,
-                              .num_ranks = 0,
-                              .message = fmt::format("nodes have left, and no other joined within {} s", timeout),
-                              .exit_status = 1,
-                              .time = clock_().wall});
-  if (why == Why::crash_loop)
-    events_.note(fmt::format(
-        "{} generations in a row lost a node within {} s of their start: the job ends "
-        "(--crash-loop)",
-        rules.crash_loop.generations, std::chrono::ceil<std::chrono::seconds>(rules.crash_loop.within).count()));
+  const bool by_ranks = why == Why::crash_loop && outcome_.root_cause() == RootCause::none;
+  const std::string loop =
+      fmt::format("{} generations in a row {} within {} s of their start: the job ends (--crash-loop)",
+                  rules.crash_loop.generations,
+                  by_ranks ? "were ended by their ranks (restart_here), or lost a node," : "lost a node",
+                  std::chrono::ceil<std::chrono::seconds>(rules.crash_loop.within).count());
+  if (outcome_.root_cause() == RootCause::none)  // nodes have left, or ranks have asked
+    outcome_.nodes.push_back(
+        {.host = "all nodes",
+         .node_rank = -1,
+         .num_ranks = 0,
+         .message = by_ranks ? loop : fmt::format("nodes have left, and no other joined within {} s", timeout),
+         .exit_status = 1,
+         .time = clock_().wall});
+  if (why == Why::crash_loop && !by_ranks) events_.note(loop);
   if (why == Why::too_few_left || why == Why::no_other_came) {  // the limits were not those of the end
     state_.end_by.reset();
     limit_end(std::chrono::milliseconds(0));

@@ -9,6 +9,7 @@
 
 #include "base/process.hpp"
 #include "coordinator/coordinator.hpp"
+#include "outcome/group_verdict.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -27,6 +28,7 @@ std::optional<int> epoch_of(const control::Message& message) {
 
 void Coordinator::handle(int link, const control::Message& message) {
   if (const auto* hello = std::get_if<control::Hello>(&message)) return handle_hello(link, *hello);
+  if (const auto* hello = std::get_if<control::AllocationHello>(&message)) return handle_allocation(link, *hello);
   if (const auto* signal = std::get_if<control::SignalReceived>(&message)) return handle_signal(link, *signal);
   if (const auto* resting = std::get_if<control::Resting>(&message)) return handle_resting(link, *resting);
   if (const auto* taken = std::get_if<control::InputTaken>(&message)) {
@@ -85,14 +87,41 @@ void Coordinator::handle_signal(int link, const control::SignalReceived& message
   signal_received(message.signal, message.by_slurm);
 }
 
-/// A signal to the agent of another process, which is not Slurm's to the step, is about its node alone.
+/// A signal to the agent of another process, which is not Slurm's to the step, is about its node alone; one to an agent
+/// of another allocation in any case.
 bool Coordinator::leaves(int link, const control::SignalReceived& message) {
-  const bool ends = message.signal == SIGTERM || message.signal == SIGINT;
-  if (!ends || message.by_slurm || link == own_link_ || phase_ >= Phase::finishing) return false;
-  if (!membership_.may_leave(link)) return false;
+  if (phase_ >= Phase::finishing) return false;
+  if (const auto allocation = allocations_.find(link); allocation != allocations_.end()) {
+    for (const int agent : membership_.agents_of(allocation->second)) let_leave(agent, message);
+    return true;
+  }
+  const bool guest = membership_.is_guest(link);
+  const bool ends = guest || message.signal == SIGTERM || message.signal == SIGINT;
+  if (!ends || link == own_link_ || (message.by_slurm && !guest)) return false;
+  if (!membership_.may_leave(link)) return guest;
+  let_leave(link, message);
+  return true;
+}
+
+void Coordinator::let_leave(int link, const control::SignalReceived& message) {
+  if (!membership_.may_leave(link)) return;
   events_.detail(fmt::format("{} received {}: its node leaves", links_.peer(link), base::signal_name(message.signal)));
   membership_.leave(link);
-  return true;
+  if (!message.by_slurm) return;
+  state_.slurm_ends_leavers = true;
+  if (in(AttemptPhase::running)) decide();  // before ranks end that Slurm has signalled, too
+}
+
+/// Tells a user who wants to bring further nodes what hinders, before their agents start.
+void Coordinator::handle_allocation(int link, const control::AllocationHello& hello) {
+  if (membership_.has_joined(link)) return;
+  links_.set_peer(link, fmt::format("Slurm job {}'s ddprun on {} (pid {})", hello.allocation, hello.host, hello.pid));
+  if (phase_ >= Phase::finishing) return refuse(link, fmt::format("run '{}' is over", options_.membership.run_id));
+  if (!membership_.rules().open()) return refuse(link, "the job's nodes are fixed (--nnodes MIN:MAX lets others join)");
+  if (const std::string why = membership_.why_full(); !why.empty()) return refuse(link, why);
+  events_.detail(fmt::format("{} starts agents on nodes that are to join", links_.peer(link)));
+  allocations_[link] = hello.allocation;
+  links_.send(link, control::JoinTaken{});
 }
 
 void Coordinator::handle_hello(int link, const control::Hello& hello) {
@@ -104,8 +133,8 @@ void Coordinator::handle_hello(int link, const control::Hello& hello) {
     // One of another version may be none of this job's, where its user starts the agents one by one.
     const bool stray = hello.run_id != options_.membership.run_id ||
                        (membership_.rules().replaceable && hello.version != membership_.rules().version);
-    const bool needed =
-        phase_ == Phase::gathering && !stray && membership_.num_members() < membership_.rules().max_nodes;
+    const bool needed = phase_ == Phase::gathering && !stray &&
+                        membership_.num_members() < membership_.rules().max_nodes - membership_.rules().absent;
     refuse(link, why);
     // Without it the job cannot become complete: to wait on would only hide the cause.
     if (needed) agents_lost(why, 1);
@@ -114,8 +143,11 @@ void Coordinator::handle_hello(int link, const control::Hello& hello) {
   events_.detail(
       fmt::format("{} has joined with {} rank{}", links_.peer(link), hello.nproc, hello.nproc == 1 ? "" : "s"));
   if (events_.agent_joined) events_.agent_joined(hello.order);
-  if (phase_ == Phase::attempting) return links_.send(link, control::JoinTaken{.spare = membership_.is_spare(link)});
-  events_.joined(membership_.num_members(), membership_.rules().max_nodes + membership_.rules().spares);
+  const MembershipRules& rules = membership_.rules();
+  const auto rest = membership_.rest_of(link, clock_().steady);
+  if (phase_ == Phase::attempting || rest.count() > 0)
+    return links_.send(link, control::JoinTaken{.spare = membership_.is_spare(link), .rest_ms = rest.count()});
+  events_.joined(membership_.num_members(), rules.max_nodes + rules.spares - rules.absent);
 }
 
 void Coordinator::handle_prepared(AttemptNode& node, const control::AttemptPrepared& message) {
@@ -154,7 +186,32 @@ void Coordinator::handle_rank(int rank, const control::RankEnded& message) {
       node.silent_before = node.may_have_ranks() && links_.is_silent(node.link);
     }
   }
+  if (!end.success()) note_accusation(attempt_->node_with(rank), message.traces);
   follow(attempt_->supervisor().rank_ended(rank, end, message.traces, clock_()));
+}
+
+/// libddp's errors name the ranks that were lost.
+void Coordinator::note_accusation(const AttemptNode& accuser, const RankTraces& traces) {
+  for (const std::string* text : {&traces.error_content, &traces.stderr_tail}) {
+    for (const int rank : blamed_ranks(*text)) {
+      if (rank < 0 || rank >= attempt_->world_size()) continue;
+      const int node = attempt_->node_with(rank).rank;
+      if (node != accuser.rank) state_.accused.try_emplace(node, Heartbeat::Clock::now());
+    }
+  }
+}
+
+/// A node that others name, and that has shown no life since, is gone: its ranks' end need not be waited for.
+void Coordinator::lose_accused() {
+  for (const auto& [rank, since] : state_.accused) {
+    AttemptNode& node = attempt_->nodes().at(static_cast<std::size_t>(rank));
+    const auto heard = links_.last_heard(node.link);
+    if (!node.may_have_ranks() || !heard || *heard > since || !links_.is_silent(node.link)) continue;
+    node.silent_before = true;
+    return links_.lose(node.link,
+                       fmt::format("nothing has come from it for {} s, and ranks of other nodes have lost its own",
+                                   std::chrono::floor<std::chrono::seconds>(options_.peers.answer).count()));
+  }
 }
 
 void Coordinator::handle_rank(int rank, const control::RankAborted& message) {

@@ -40,10 +40,11 @@ std::vector<int> ranks_per_node(const Roster& roster) {
 
 JobAttempt::JobAttempt(const Roster& roster)
     : epoch_(roster.generation), modex_(roster.generation, ranks_per_node(roster)) {
-  for (const auto& [link, hello, member] : roster.nodes) {
+  for (const Member& each : roster.nodes) {
+    const control::Hello& hello = each.hello;
     nodes_.push_back(
-        {.link = link,
-         .member = member,
+        {.link = each.agent,
+         .member = each.id,
          .rank = static_cast<int>(nodes_.size()),
          .first_rank = world_size_,
          .pid = hello.pid,

@@ -13,11 +13,19 @@ namespace {
 /// The program without its folder, which the agents of one role must agree on.
 std::string program_name(const control::Hello& hello) { return hello.program.substr(hello.program.rfind('/') + 1); }
 
-/// Nodes that said their order (SLURM_PROCID, --node-rank) come first, in that order; then by host name, with numbers
-/// compared as numbers (node2 before node10); then in the order in which they joined.
+// A host that is lost again before so much time has passed is taken for unreliable.
+constexpr std::chrono::minutes kLossMemory{10};
+constexpr std::chrono::seconds kFirstRest{10};
+constexpr std::chrono::seconds kLongestRest{600};
+
+/// Nodes that said their order (SLURM_PROCID, --node-rank) come first, by allocation, then in that order; then by host
+/// name, with numbers compared as numbers (node2 before node10); then in the order in which they joined.
 void sort(std::vector<Member>& members) {
   std::stable_sort(members.begin(), members.end(), [](const Member& a, const Member& b) {
-    if (a.hello.order >= 0 && b.hello.order >= 0) return a.hello.order < b.hello.order;
+    if (a.hello.order >= 0 && b.hello.order >= 0) {
+      const int older = ::strverscmp(a.hello.allocation.c_str(), b.hello.allocation.c_str());
+      return older != 0 ? older < 0 : a.hello.order < b.hello.order;
+    }
     if (a.hello.order >= 0 || b.hello.order >= 0) return a.hello.order >= 0;
     return ::strverscmp(a.hello.host.c_str(), b.hello.host.c_str()) < 0;
   });
@@ -30,7 +38,7 @@ std::string MembershipRules::range() const {
 }
 
 MembershipPlan::MembershipPlan(MembershipRules rules, Time now)
-    : rules_(std::move(rules)), join_deadline_(now + rules_.join_timeout) {}
+    : rules_(std::move(rules)), not_coming_(rules_.absent), join_deadline_(now + rules_.join_timeout) {}
 
 template <class Test>
 const Member* MembershipPlan::find(const Test& test) const {
@@ -45,7 +53,7 @@ const Member* MembershipPlan::find(const Test& test) const {
 
 std::string MembershipPlan::join(int agent, const control::Hello& hello, Time now) {
   if (std::string why = why_not(hello); !why.empty()) return why;
-  waiting_.push_back({.agent = agent, .hello = hello, .id = next_id_++});
+  waiting_.push_back({.agent = agent, .hello = hello, .id = next_id_++, .rests_until = rests_until(hello.host, now)});
   last_join_ = now;
   if (!first_join_) first_join_ = now;
   if (enough() && !last_call_) last_call_ = Deadline{now + rules_.last_call};
@@ -64,29 +72,50 @@ std::string MembershipPlan::why_not(const control::Hello& hello) const {
   if (phase_ == Phase::live && !rules_.open() && rules_.spares == 0)
     return fmt::format("run '{}' has already started; nodes cannot join a running job", rules_.run_id);
   if (phase_ != Phase::gathering && hello.nproc == 0) return fmt::format("{} cannot start ranks", hello.host);
-  if (const int most = rules_.most_members(); num_members() >= most) {
-    const int spares = most - rules_.max_nodes;
-    return fmt::format("the job already has its {} nodes{}", rules_.max_nodes,
-                       spares == rules_.max_nodes ? " and as many spares"
-                       : spares > 0               ? fmt::format(" and {} spare{}", spares, spares == 1 ? "" : "s")
-                                                  : "");
-  }
+  if (std::string why = why_full(); !why.empty()) return why;
+  if (std::string why = why_other_settings(hello); !why.empty()) return why;
+  const auto same_order_as = [&hello](const control::Hello& other) {
+    return hello.order >= 0 && other.order == hello.order && other.allocation == hello.allocation;
+  };
   const Member* other = find([&](const Member& each) {
-    const bool same_order = hello.order >= 0 && each.hello.order == hello.order;
+    const bool same_order = same_order_as(each.hello);
     return same_order || (each.hello.role == hello.role && program_name(each.hello) != program_name(hello));
   });
   if (other == nullptr) return {};
-  if (hello.order >= 0 && other->hello.order == hello.order)
+  if (same_order_as(other->hello))
     return fmt::format("{} and {} both say that they are node {}: give each its own --node-rank", other->hello.host,
                        hello.host, hello.order);
   return fmt::format("{} runs '{}', but {} runs '{}': start the same program on all nodes (or give --role)",
                      other->hello.host, other->hello.program, hello.host, hello.program);
 }
 
+std::string MembershipPlan::why_full() const {
+  const int most = rules_.most_members();
+  if (num_members() < most) return {};
+  const int spares = most - rules_.max_nodes;
+  return fmt::format("the job already has its {} node{}{}", rules_.max_nodes, rules_.max_nodes == 1 ? "" : "s",
+                     spares == rules_.max_nodes && spares > 1 ? " and as many spares"
+                     : spares > 0 ? fmt::format(" and {} spare{}", spares, spares == 1 ? "" : "s")
+                                  : "");
+}
+
+std::string MembershipPlan::why_other_settings(const control::Hello& hello) const {
+  for (const std::string& theirs : hello.settings) {
+    const std::string name = theirs.substr(0, theirs.find('=') + 1);
+    const auto ours = std::find_if(rules_.settings.begin(), rules_.settings.end(),
+                                   [&name](const std::string& each) { return each.starts_with(name); });
+    if (ours != rules_.settings.end() && *ours != theirs)
+      return fmt::format("{} has {}, but the ddprun that leads has {}: give the same, or give it to that one alone",
+                         hello.host, theirs, *ours);
+  }
+  return {};
+}
+
 bool MembershipPlan::lost(int agent) {
   bool member = std::erase_if(waiting_, [&](const Member& each) { return each.agent == agent; }) > 0;
   for (std::optional<Member>& slot : slots_) {
     if (!slot || slot->agent != agent) continue;
+    if (phase_ == Phase::live) lost_.push_back(slot->hello.host);
     slot.reset();
     member = true;
   }
@@ -120,11 +149,29 @@ void MembershipPlan::ended(GenerationEnd end, Time now) {
   phase_ = Phase::between;
   for (const int agent : std::exchange(leaving_, {})) leave(agent);
   goes_on_ = may_follow(end, now);
+  note_losses(now);
   const bool early = now - began_ < rules_.crash_loop.within;
   if (!early) short_lives_ = 0;
-  if (early && end == GenerationEnd::node_failed && !spends_restart(end)) ++short_lives_;
+  if (early && end != GenerationEnd::resized && !spends_restart(end)) ++short_lives_;
   end_ = end;
   join_deadline_ = Deadline{now + rules_.join_timeout};
+}
+
+void MembershipPlan::note_losses(Time now) {
+  for (const std::string& host : std::exchange(lost_, {})) {
+    Losses& losses = losses_[host];
+    if (now - losses.last > kLossMemory) losses.count = 0;
+    ++losses.count;
+    losses.last = now;
+  }
+}
+
+MembershipPlan::Time MembershipPlan::rests_until(const std::string& host, Time now) const {
+  const auto known = losses_.find(host);
+  if (rules_.crash_loop.generations == 0 || known == losses_.end() || now - known->second.last > kLossMemory) return {};
+  if (known->second.count < 2) return {};
+  const int doublings = std::min(known->second.count - 2, 6);  // more would be longer than the longest
+  return known->second.last + std::min(kFirstRest * (1 << doublings), kLongestRest);
 }
 
 // ---- decisions ----------------
@@ -147,7 +194,7 @@ bool MembershipPlan::may_follow(GenerationEnd end, Time now) const {
 bool MembershipPlan::may_leave(int agent) const {
   if (!rules_.elastic() || !has_joined(agent)) return false;
   const int left = num_members() - static_cast<int>(leaving_.size()) - (leaving_.contains(agent) ? 0 : 1);
-  return rules_.open() || left >= rules_.min_nodes;
+  return (rules_.elastic() && rules_.replaceable) || left >= rules_.min_nodes;
 }
 
 Decision MembershipPlan::decide(Time now) {
@@ -172,14 +219,14 @@ Decision MembershipPlan::decide_gathering(Time now) {
 }
 
 Decision MembershipPlan::decide_live(Time now) {
-  const bool joins = admits_ && !waiting_.empty() && room() > 0;
+  const bool joins = admits_ && num_ready(now) > num_active() && room() > 0;
   const bool leaves = !leaving_.empty() && !leave_announced_;
   if (announced_ && !leave_announced_ && !leaves && !joins) {
     announced_ = false;
     first_join_.reset();
     return Withdraw{};
   }
-  if (!leaves && (announced_ || !joins)) return WaitUntil{};
+  if (!leaves && (announced_ || !joins)) return WaitUntil{admits_ && room() > 0 ? first_rested(now) : std::nullopt};
   if (!leaves) {
     const Time due = std::min(last_join_ + rules_.scale_up_delay, first_join_.value_or(now) + rules_.scale_up_limit);
     if (now < due) return WaitUntil{Deadline{due}};
@@ -188,7 +235,8 @@ Decision MembershipPlan::decide_live(Time now) {
   leave_announced_ = leave_announced_ || leaves;
   Announce announce;
   for (const Member& each : waiting_) {
-    if (static_cast<int>(announce.joining.size()) < room()) announce.joining.push_back(each.hello.host);
+    const bool fits = static_cast<int>(announce.joining.size()) < room();
+    if (fits && each.rests_until <= now) announce.joining.push_back(each.hello.host);
   }
   for (const std::optional<Member>& slot : slots_) {
     if (slot && leaving_.contains(slot->agent)) announce.leaving.push_back(slot->hello.host);
@@ -198,10 +246,12 @@ Decision MembershipPlan::decide_live(Time now) {
 
 Decision MembershipPlan::decide_between(Time now) {
   if (!goes_on_) return End{spends_restart(*end_) ? End::Why::nothing_follows : End::Why::crash_loop};
-  if (enough()) return start(now);
-  if (!rules_.open()) return End{End::Why::too_few_left};
+  if (num_ready(now) >= rules_.min_nodes) return start(now);
+  const bool another_may_come = rules_.elastic() && rules_.replaceable;
+  if (!enough() && !another_may_come) return End{End::Why::too_few_left};
   if (now >= join_deadline_.when()) return End{End::Why::no_other_came};
-  return WaitUntil{join_deadline_};
+  const auto rested = first_rested(now);
+  return WaitUntil{rested ? earlier(*rested, join_deadline_) : join_deadline_};
 }
 
 Start MembershipPlan::start(Time now) {
@@ -213,10 +263,12 @@ Start MembershipPlan::start(Time now) {
   const bool listed =
       std::all_of(waiting_.begin(), waiting_.end(), [](const Member& each) { return each.hello.order >= 0; });
   if (generation_ == 0 && rules_.spares > 0 && listed) sort(waiting_);
-  const auto taken = std::min(waiting_.size(), static_cast<std::size_t>(room()));
-  const auto behind = waiting_.begin() + static_cast<std::ptrdiff_t>(taken);
-  std::vector<Member> newcomers(waiting_.begin(), behind);
-  waiting_.erase(waiting_.begin(), behind);
+  std::vector<Member> newcomers;
+  std::erase_if(waiting_, [&, places = room()](const Member& each) {
+    const bool takes_part = static_cast<int>(newcomers.size()) < places && each.rests_until <= now;
+    if (takes_part) newcomers.push_back(each);
+    return takes_part;
+  });
   sort(newcomers);
   std::set<int> new_ids;
   for (const Member& each : newcomers) new_ids.insert(each.id);
@@ -249,6 +301,40 @@ int MembershipPlan::num_active() const {
 
 int MembershipPlan::num_members() const { return num_active() + static_cast<int>(waiting_.size()); }
 
+int MembershipPlan::num_ready(Time now) const {
+  return num_active() + static_cast<int>(std::count_if(waiting_.begin(), waiting_.end(),
+                                                       [now](const Member& each) { return each.rests_until <= now; }));
+}
+
+std::optional<Deadline> MembershipPlan::first_rested(Time now) const {
+  std::optional<Deadline> first;
+  for (const Member& each : waiting_) {
+    if (each.rests_until <= now) continue;
+    first = first ? earlier(*first, Deadline{each.rests_until}) : Deadline{each.rests_until};
+  }
+  return first;
+}
+
+std::chrono::milliseconds MembershipPlan::rest_of(int agent, Time now) const {
+  const Member* member = find([agent](const Member& each) { return each.agent == agent; });
+  if (member == nullptr || member->rests_until <= now) return {};
+  return std::chrono::ceil<std::chrono::milliseconds>(member->rests_until - now);
+}
+
+std::vector<int> MembershipPlan::agents_of(const std::string& allocation) const {
+  std::vector<int> agents;
+  find([&](const Member& each) {
+    if (each.hello.allocation == allocation) agents.push_back(each.agent);
+    return false;
+  });
+  return agents;
+}
+
+bool MembershipPlan::is_guest(int agent) const {
+  const Member* member = find([agent](const Member& each) { return each.agent == agent; });
+  return member != nullptr && !member->hello.allocation.empty() && member->hello.allocation != rules_.allocation;
+}
+
 std::vector<int> MembershipPlan::waiting() const {
   std::vector<int> agents;
   for (const Member& each : waiting_) agents.push_back(each.agent);
@@ -279,9 +365,9 @@ std::string MembershipPlan::describe() const {
   sort(all);
   std::vector<std::string> hosts;
   for (const Member& member : all) hosts.push_back(member.hello.host);
-  const int most = rules_.max_nodes + rules_.spares;
-  const std::string wanted =
-      rules_.min_nodes < rules_.max_nodes ? fmt::format("{} to {}", rules_.min_nodes, most) : fmt::format("{}", most);
+  const int most = rules_.max_nodes + rules_.spares - rules_.absent;
+  const std::string wanted = rules_.min_nodes < most - rules_.spares ? fmt::format("{} to {}", rules_.min_nodes, most)
+                                                                     : fmt::format("{}", most);
   return fmt::format("{} of {} nodes {} joined{}{}", hosts.size(), wanted, hosts.size() == 1 ? "has" : "have",
                      hosts.empty() ? "" : ": ", fmt::join(hosts, ", "));
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -23,11 +24,15 @@ struct MembershipRules {
   int min_nodes = 1;
   int max_nodes = 1;
   int spares = 0;  ///< members besides these, for which the first roster waits as for the others
+  int absent = 0;  ///< of all these, so many are started by others, if at all: the first roster does without
   std::string run_id;
-  std::string version;  ///< of libddp: the same on all nodes
+  std::string version;                  ///< of libddp: the same on all nodes
+  std::string allocation{};             ///< Slurm's job whose nodes the job begins with; empty: none
+  std::vector<std::string> settings{};  ///< "--on-resize=stop": must be the same where another node says it
   std::chrono::milliseconds join_timeout{600'000};
   std::chrono::milliseconds last_call{30'000};  ///< for more nodes, once min_nodes have joined, before the job starts
   bool replaceable = false;                     ///< agents are started one by one: others may come at any time
+  bool joinable = false;                        ///< agents of other allocations may come, but are not waited for
   int max_restarts = 0;
   CrashLoopLimit crash_loop{};
   std::chrono::milliseconds scale_up_delay{2'000};   ///< for more nodes after one has joined a running job
@@ -39,13 +44,14 @@ struct MembershipRules {
   /// "2:4", as --nnodes has it.
   std::string range() const;
   /// Nodes may join while it runs.
-  bool open() const { return elastic() && replaceable; }
+  bool open() const { return elastic() && (replaceable || joinable); }
 };
 
 struct Member {
   int agent;  ///< the number that join() was given
   control::Hello hello;
   int id = 0;  ///< the same in all rosters of the job, and never another's: ranks change with the roster
+  Deadline::Clock::time_point rests_until{};  ///< its host was lost again and again: it takes part only then
 };
 
 /// The nodes of one generation, by node rank.
@@ -59,6 +65,7 @@ enum class GenerationEnd {
   rank_failed,  ///< spends a restart
   node_failed,  ///< its agent was lost, or its ranks were lost by no fault of theirs: spends one only in a static job
   resized,      ///< Announce
+  requested,    ///< by its ranks, without an Announce
 };
 
 // Decisions.
@@ -113,6 +120,9 @@ class MembershipPlan {
   std::string join(int agent, const control::Hello& hello, Time now);
   /// @return whether it had joined
   bool lost(int agent);
+  /// For how long the host of a member that has just joined must wait for its place, because it was lost again and
+  /// again: 10 s after the second loss of these 10 minutes, twice as long after each further one, 10 minutes at most.
+  std::chrono::milliseconds rest_of(int agent, Time now) const;
   /// A member is to take part in no further generation, where may_leave() says so. Release follows.
   void leave(int agent);
   /// A rank has ended well, so the job is about to end: whoever comes now waits for a further generation, if there is
@@ -138,6 +148,12 @@ class MembershipPlan {
   // ---- facts
 
   bool has_joined(int agent) const;
+  /// Agents of a Slurm job's nodes.
+  std::vector<int> agents_of(const std::string& allocation) const;
+  /// Whether that member came from another allocation than the job's own.
+  bool is_guest(int agent) const;
+  /// Why no further node can join; empty: one can.
+  std::string why_full() const;
   /// The number of the agent that said @p order; nothing: none of the members.
   std::optional<int> agent_of(std::int64_t order) const;
   int num_members() const;
@@ -157,11 +173,23 @@ class MembershipPlan {
     between,    ///< it has ended
   };
 
+  /// The losses of a host that followed each other.
+  struct Losses {
+    int count = 0;
+    Time last{};
+  };
+
   bool enough() const { return num_members() >= rules_.min_nodes; }
   bool spends_restart(GenerationEnd end) const;
   bool is_crash_loop(Time now) const;
   std::string why_not(const control::Hello& hello) const;
+  std::string why_other_settings(const control::Hello& hello) const;
+  void note_losses(Time now);
+  Time rests_until(const std::string& host, Time now) const;
+  /// When the first of those that rest has rested; nothing: none does.
+  std::optional<Deadline> first_rested(Time now) const;
   int num_active() const;
+  int num_ready(Time now) const;
   int room() const { return rules_.max_nodes - num_active() + static_cast<int>(leaving_.size()); }
   /// The first member for which @p test holds; nullptr: none.
   template <class Test>
@@ -178,18 +206,20 @@ class MembershipPlan {
   std::set<int> leaving_;                     ///< agents in slots that the next roster does without
   std::vector<int> released_;                 ///< agents of which decide() has not said so
   std::vector<std::string> left_;             ///< hosts, since the last roster
+  std::vector<std::string> lost_;             ///< likewise
+  std::map<std::string, Losses> losses_;      ///< by host
   bool announced_ = false;                    ///< that this generation ends
   bool leave_announced_ = false;              ///< for a node that leaves
   bool admits_ = true;                        ///< this generation ends for nodes that join
   std::optional<Time> first_join_;            ///< since the last roster
   Time last_join_{};
-  int not_coming_ = 0;      ///< nodes that the first roster does without
+  int not_coming_;          ///< nodes that the first roster does without
   Deadline join_deadline_;  ///< gathering and between
   std::optional<Deadline> last_call_;
   std::optional<GenerationEnd> end_;  ///< of the last generation
   bool goes_on_ = true;               ///< what may_follow() said then
   Time began_{};                      ///< the last generation
-  int short_lives_ = 0;               ///< generations in a row that lost a node too early
+  int short_lives_ = 0;               ///< generations in a row that lost a node, or were ended by ranks, too early
   int generation_ = 0;                ///< of the next roster
   int next_id_ = 0;
   int restarts_used_ = 0;

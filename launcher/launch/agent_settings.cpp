@@ -30,7 +30,6 @@
 namespace ddp::launcher {
 namespace {
 
-constexpr const char* kReading = "reading what the frontend's ddprun sends on standard input";
 constexpr std::string_view kMagic = "ddprun-agent";
 constexpr std::size_t kMostFirstLineBytes = 256;
 // Linux limits arguments and environment of a process to a quarter of its stack, 2 MiB by default (execve(2)).
@@ -72,19 +71,20 @@ bool begins_with_any(std::string_view name, std::span<const std::string_view> pr
                      [&](std::string_view prefix) { return name.starts_with(prefix); });
 }
 
-[[noreturn]] void refuse(ErrorCode code, std::string cause, std::string hint = {}) {
-  throw Error{{.code = code, .attempted = kReading, .cause = std::move(cause), .hint = std::move(hint)}};
+[[noreturn]] void refuse(ErrorCode code, std::string cause, std::string hint = {},
+                         const std::string& attempted = kReadingSettings) {
+  throw Error{{.code = code, .attempted = attempted, .cause = std::move(cause), .hint = std::move(hint)}};
 }
 
 /// Appends what has come. Throws at the end of the stream and at @p deadline.
-void read_more(int fd, std::string& bytes, Deadline deadline) {
+void read_more(int fd, std::string& bytes, Deadline deadline, const std::string& attempted) {
   char buffer[16'384];
   for (;;) {
-    if (!base::wait_for(fd, POLLIN, deadline)) refuse(ErrorCode::timeout, "it did not arrive");
+    if (!base::wait_for(fd, POLLIN, deadline)) refuse(ErrorCode::timeout, "it did not arrive", {}, attempted);
     const ssize_t size = ::read(fd, buffer, sizeof buffer);
     if (size < 0 && errno == EINTR) continue;
-    if (size < 0) throw base::system_error(kReading, errno);
-    if (size == 0) refuse(ErrorCode::unavailable, "it has ended early", "is the frontend's ddprun gone?");
+    if (size < 0) throw base::system_error(attempted, errno);
+    if (size == 0) refuse(ErrorCode::unavailable, "it has ended early", "is the frontend's ddprun gone?", attempted);
     return void(bytes.append(buffer, static_cast<std::size_t>(size)));
   }
 }
@@ -125,11 +125,12 @@ bool belongs_to_host(std::string_view name) {
          begins_with_any(name, kHostPrefixes);
 }
 
+bool is_slurms(std::string_view name) { return begins_with_any(name, kSlurmPrefixes); }
+
 EnvironmentMap portable_environment(const base::Environment& environment) {
   EnvironmentMap kept = without_task_identity(environment.variables());
-  std::erase_if(kept, [](const auto& variable) {
-    return belongs_to_host(variable.first) || begins_with_any(variable.first, kSlurmPrefixes);
-  });
+  std::erase_if(kept,
+                [](const auto& variable) { return belongs_to_host(variable.first) || is_slurms(variable.first); });
   return kept;
 }
 
@@ -144,36 +145,36 @@ AgentSettings settings_for_agents(std::string point, std::vector<std::string> ar
           .environment = portable_environment(environment)};
 }
 
-AgentSettings read_agent_settings(int fd, std::string_view version, Deadline deadline) {
+AgentSettings read_agent_settings(int fd, std::string_view version, Deadline deadline, const std::string& attempted) {
   std::string bytes;
   std::size_t end = std::string::npos;
   while ((end = bytes.find('\n')) == std::string::npos) {
-    if (bytes.size() > kMostFirstLineBytes) refuse(ErrorCode::protocol, "it is not from a ddprun");
-    read_more(fd, bytes, deadline);
+    if (bytes.size() > kMostFirstLineBytes) refuse(ErrorCode::protocol, "it is not from a ddprun", {}, attempted);
+    read_more(fd, bytes, deadline, attempted);
   }
   const std::string first = bytes.substr(0, end);
   const auto blank = first.find(' ');
   const auto last = first.rfind(' ');
   if (first.substr(0, blank) != kMagic || last == blank)
-    refuse(ErrorCode::protocol, "it is not from a ddprun", "this option is for ddprun's own use");
+    refuse(ErrorCode::protocol, "it is not from a ddprun",
+           attempted == kReadingSettings ? "this option is for ddprun's own use" : "", attempted);
   const std::string theirs = first.substr(blank + 1, last - blank - 1);
   if (theirs != version)
     refuse(
         ErrorCode::conflict,
         fmt::format("the frontend is version {}, but ddprun on {} is version {}", theirs, base::host_name(), version),
-        "install the same version on all hosts");
+        "install the same version on all hosts", attempted);
   std::size_t size = 0;
   const auto [parsed, status] = std::from_chars(first.data() + last + 1, first.data() + first.size(), size);
   if (status != std::errc{} || parsed != first.data() + first.size() || size > kMostBytes)
-    refuse(ErrorCode::protocol, "its length is invalid");
+    refuse(ErrorCode::protocol, "its length is invalid", {}, attempted);
   bytes.erase(0, end + 1);
-  while (bytes.size() < size) read_more(fd, bytes, deadline);
-  if (bytes.size() > size) refuse(ErrorCode::protocol, "it is longer than stated");
+  while (bytes.size() < size) read_more(fd, bytes, deadline, attempted);
+  if (bytes.size() > size) refuse(ErrorCode::protocol, "it is longer than stated", {}, attempted);
   return base::decode<AgentSettings>(base::to_bytes(bytes));
 }
 
-void take_agent_settings(const AgentSettings& settings) {
-  const EnvironmentMap own = base::Environment::process().variables();
+EnvironmentMap environment_of_agent(const AgentSettings& settings, const EnvironmentMap& own) {
   EnvironmentMap wanted = settings.environment;
   for (const auto& [name, value] : own) {
     if (belongs_to_host(name)) wanted.insert_or_assign(name, value);
@@ -186,14 +187,23 @@ void take_agent_settings(const AgentSettings& settings) {
   }
   wanted.insert_or_assign("PWD", settings.directory);
   wanted.insert_or_assign(kAgentVariable, settings.point);
-  wanted.insert_or_assign(kAgentHostVariable,
-                          fmt::format("{}:{}{}", settings.node, settings.ranks, settings.here ? ":here" : ""));
-  ::clearenv();
-  for (const auto& [name, value] : wanted) ::setenv(name.c_str(), value.c_str(), 1);
+  return wanted;
+}
+
+void enter_folder(const AgentSettings& settings) {
   ::umask(settings.file_mask);
   if (::chdir(settings.directory.c_str()) != 0)
     throw base::system_error(fmt::format("entering the folder '{}' on {}", settings.directory, base::host_name()),
                              errno, "start ddprun in a folder that all hosts have");
+}
+
+void take_agent_settings(const AgentSettings& settings) {
+  EnvironmentMap wanted = environment_of_agent(settings, base::Environment::process().variables());
+  wanted.insert_or_assign(kAgentHostVariable,
+                          fmt::format("{}:{}{}", settings.node, settings.ranks, settings.here ? ":here" : ""));
+  ::clearenv();
+  for (const auto& [name, value] : wanted) ::setenv(name.c_str(), value.c_str(), 1);
+  enter_folder(settings);
   end_with_standard_input();
 }
 

@@ -19,6 +19,7 @@ namespace ddp::launcher {
 
 /// The only argument of such an agent.
 inline constexpr const char* kAgentWord = "--agent-from-stdin";
+inline constexpr const char* kReadingSettings = "reading what the frontend's ddprun sends on standard input";
 
 struct AgentSettings {
   std::string point;                     ///< RendezvousPoint::encode()
@@ -46,6 +47,9 @@ std::string encode(const AgentSettings& settings, std::string_view version);
 /// its own.
 bool belongs_to_host(std::string_view name);
 
+/// SLURM_JOB_ID and the like.
+bool is_slurms(std::string_view name);
+
 /// What goes to other hosts: without such variables, a task's identity, and Slurm's.
 EnvironmentMap portable_environment(const base::Environment& environment);
 
@@ -53,8 +57,17 @@ EnvironmentMap portable_environment(const base::Environment& environment);
 AgentSettings settings_for_agents(std::string point, std::vector<std::string> arguments,
                                   const base::Environment& environment);
 
-/// Throws Error: timeout, protocol, and conflict for a frontend of another version than @p version.
-AgentSettings read_agent_settings(int fd, std::string_view version, Deadline deadline);
+/// Of a pipe or a file. Throws Error: timeout, protocol, and conflict for a frontend of another version than @p
+/// version.
+/// @param attempted of these errors
+AgentSettings read_agent_settings(int fd, std::string_view version, Deadline deadline,
+                                  const std::string& attempted = kReadingSettings);
+
+/// What an agent's process, whose own variables are @p own, takes over: all but what belongs to its host.
+EnvironmentMap environment_of_agent(const AgentSettings& settings, const EnvironmentMap& own);
+
+/// The frontend's umask and folder. Throws Error(system) where the folder cannot be entered.
+void enter_folder(const AgentSettings& settings);
 
 /// Makes this process the agent: environment, umask, folder. It ends when standard input does, which the frontend keeps
 /// open until it has joined. With a single thread. Throws Error(system) where the folder cannot be entered.

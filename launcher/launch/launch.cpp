@@ -29,10 +29,13 @@
 #include "events/signal_inbox.hpp"
 #include "launch/agent_settings.hpp"
 #include "launch/host_agents.hpp"
+#include "launch/job_file.hpp"
 #include "launch/job_input.hpp"
 #include "launch/job_reporter.hpp"
+#include "launch/joining_allocation.hpp"
 #include "launch/launch_role.hpp"
 #include "launch/launcher_end.hpp"
+#include "launch/launcher_process.hpp"
 #include "launch/node_order.hpp"
 #include "launch/own_network.hpp"
 #include "launch/rendezvous.hpp"
@@ -64,12 +67,6 @@ void print_startup_warnings(const LaunchOptions& options, const base::Environmen
   for (const auto& [name, closest] : environment.unknown_ddp_variables()) {
     say(fmt::format("warning: the environment variable {} is not known; did you mean {}?", name, closest));
   }
-}
-
-std::string own_path() {
-  char path[4096];
-  const ssize_t size = ::readlink("/proc/self/exe", path, sizeof path);
-  return size > 0 ? std::string(path, static_cast<std::size_t>(size)) : std::string{"ddprun"};
 }
 
 bool is_among(int signal, const std::vector<int>& list) {
@@ -189,7 +186,8 @@ class Process {
     // Strangers who crowd the listener must not use up the job's descriptors.
     // Each ssh has a pidfd, its output and, at first, its input.
     const int each = role_.role == LaunchRole::frontend && role_.by_hosts ? 4 : 1;
-    const int spares = role_.role == LaunchRole::endpoint ? std::max(role_.spares, role_.nodes.max) : role_.spares;
+    const bool open = role_.role == LaunchRole::endpoint || role_.joinable();
+    const int spares = open ? std::max(role_.spares, role_.nodes.max) : role_.spares;
     allow_connections(static_cast<rlim_t>(role_.nodes.max + spares) * each + (listener ? control::kMaxPending : 0), 0);
     CoordinatorOptions coordination = coordinator_options(options_, role_, environment_);
     coordination.peers = peers_;
@@ -205,6 +203,7 @@ class Process {
     events.waiting_hint = [this] { return hosts_ ? hosts_->awaited() : waiting_hint(options_, role_, environment_); };
     if (job_console) write_console(events);
     if (coordination.input) hand_on_input(events);
+    if (role_.joinable() && !options_.dry_run) let_allocations_join(events, *point);
     coordinator_ = std::make_unique<Coordinator>(std::move(coordination), loop_, std::move(events));
     if (role_.role == LaunchRole::frontend && role_.by_hosts) {
       start_hosts(*point);
@@ -249,6 +248,20 @@ class Process {
     events.input_taken = [this](std::int64_t bytes) { input_->taken(bytes); };
   }
 
+  /// From the first generation's start on: then no node of this allocation is missing.
+  void let_allocations_join(CoordinatorEvents& events, const RendezvousPoint& point) {
+    events.started = [this, point, told = std::move(events.started)](int started, int world_size, int num_nodes) {
+      told(started, world_size, num_nodes);
+      if (started < world_size || std::exchange(joinable_, true)) return;
+      try {
+        job_file_.emplace(job_file_path(environment_, environment_.raw("SLURM_JOB_ID").value_or("")),
+                          settings_for_agents(point.encode(), arguments_, environment_));
+      } catch (const Error& error) {
+        say(fmt::format("warning: nodes of other allocations cannot join: {}", error.what()));
+      }
+    };
+  }
+
   void make_signals() {
     if (signals_) return;
     std::vector<int> signals = options_.handled_signals();
@@ -272,18 +285,28 @@ class Process {
     });
     job_->options = options_;
     job_->peers = peers_;
-    agent_ = std::make_unique<Agent>(*job_,
-                                     control::Hello{.version = DDP_VERSION_STRING,
-                                                    .run_id = options_.rendezvous.run_id,
-                                                    .host = job_->host,
-                                                    .addresses = network_.addresses,
-                                                    .order = order_,
-                                                    .nproc = job_->placement ? job_->placement->nproc() : 0,
-                                                    .role = options_.role,
-                                                    .program = options_.command.front(),
-                                                    .pid = ::getpid(),
-                                                    .interfaces = network_.interfaces},
-                                     std::move(coordinator), loop_);
+    agent_ = std::make_unique<Agent>(
+        *job_,
+        control::Hello{
+            .version = DDP_VERSION_STRING,
+            .run_id = options_.rendezvous.run_id,
+            .host = job_->host,
+            .addresses = network_.addresses,
+            .order = order_,
+            .nproc = job_->placement ? job_->placement->nproc() : 0,
+            .role = options_.role,
+            .program = options_.command.front(),
+            .pid = ::getpid(),
+            .interfaces = network_.interfaces,
+            .allocation = allocation(),
+            .settings = role_.role == LaunchRole::endpoint ? options_.given_settings : std::vector<std::string>{}},
+        std::move(coordinator), loop_);
+  }
+
+  /// Whose agents a frontend has started.
+  std::string allocation() const {
+    const bool by_srun = role_.role == LaunchRole::frontend_agent && !role_.by_hosts;
+    return by_srun ? environment_.raw("SLURM_JOB_ID").value_or("") : "";
   }
 
   void take_signals() {
@@ -336,6 +359,7 @@ class Process {
       if (hosts_ && !coordinator_->finished()) hosts_->time_passed();
       if (input_) input_->time_passed();
     }
+    job_file_.reset();
     input_.reset();
     if (console_) console_->finish([this](auto... since) { return coordinator_->reader_limit(since...); });
     if (srun_) {
@@ -363,7 +387,9 @@ class Process {
   JobReporter reporter_;
   PeerLimits peers_;
   std::int64_t order_ = -1;
-  bool joined_ = false;  ///< an agent has joined
+  bool joined_ = false;    ///< an agent has joined
+  bool joinable_ = false;  ///< its nodes have joined, so those of other allocations may
+  std::optional<JobFile> job_file_;
   OwnNetwork network_;
   std::unique_ptr<NodeJob> job_;
   std::optional<ScratchDirectory> scratch_;
@@ -380,9 +406,16 @@ class Process {
 }  // namespace
 
 int launch(LaunchOptions options, base::Environment environment, const std::vector<std::string>& arguments) {
+  if (!options.join.empty()) return join_job(options, environment);
   if (std::string remark = unite_hosts(options.hosts); !remark.empty()) options.notices.push_back(std::move(remark));
   RoleDecision role = decide_role(options, environment);
   settle_single_host(options, role);
+  for (const std::string& setting : options.given_settings) {
+    if (role.elastic()) break;
+    options.notices.push_back(
+        fmt::format("{} is ignored: the job's nodes are fixed; --nnodes MIN:MAX and --spares let them change",
+                    setting.substr(0, setting.find('='))));
+  }
   if (role.role != LaunchRole::frontend_agent) print_startup_warnings(options, environment);
   // A frontend's host may lack what the nodes have.
   if (role.role != LaunchRole::frontend || role.by_hosts) {

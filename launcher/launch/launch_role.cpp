@@ -116,7 +116,8 @@ bool is_heterogeneous(const base::Environment& environment) {
          environment.raw("SLURM_JOB_ID_HET_GROUP_0") == environment.raw("SLURM_JOB_ID");
 }
 
-/// The number of nodes of each component.
+}  // namespace
+
 std::vector<int> allocated_nodes(const base::Environment& environment) {
   const int components = environment.number("SLURM_HET_SIZE").value_or(1);
   if (!is_heterogeneous(environment)) return {environment.number("SLURM_JOB_NUM_NODES").value_or(1)};
@@ -133,6 +134,8 @@ std::vector<int> allocated_nodes(const base::Environment& environment) {
   }
   return nodes;
 }
+
+namespace {
 
 /// The first @p wanted nodes.
 std::vector<int> take_nodes(std::vector<int> components, int wanted) {
@@ -153,7 +156,9 @@ std::optional<RoleDecision> decide_in_allocation(const LaunchOptions& options, c
   if (step.kind == base::SlurmStep::Kind::user) return std::nullopt;  // a child of a task has only its node
   const std::vector<int> components = allocated_nodes(environment);
   const int have = std::accumulate(components.begin(), components.end(), 0);
-  const NodeRange nodes = nodes_among(options, have, "the allocation has", "node");
+  NodeRange nodes = nodes_among(options, have, "the allocation has", "node");
+  const int here = nodes.max;
+  if (options.nodes_given && options.nodes.min < options.nodes.max) nodes.max = options.nodes.max;
   // slurmd sets it for processes on the allocation's nodes; a shell of salloc may run elsewhere.
   if (nodes.max == 1 && options.spares == 0 && !step.node_name.empty())
     return RoleDecision{.role = LaunchRole::alone,
@@ -164,7 +169,8 @@ std::optional<RoleDecision> decide_in_allocation(const LaunchOptions& options, c
       .reason = fmt::format("Slurm job {} has {} nodes", environment.raw("SLURM_JOB_ID").value_or(""), have),
       .nodes = nodes,
       .spares = options.spares,
-      .components = take_nodes(components, nodes.max + options.spares)};
+      .absent = nodes.max - here,
+      .components = take_nodes(components, here + options.spares)};
 }
 
 RoleDecision decide_by_hosts(const LaunchOptions& options, const base::SlurmStep& step) {
@@ -243,11 +249,15 @@ CoordinatorOptions coordinator_options(const LaunchOptions& options, const RoleD
   return {.membership = {.min_nodes = role.nodes.min,
                          .max_nodes = role.nodes.max,
                          .spares = role.spares,
+                         .absent = role.absent,
                          .run_id = rendezvous.run_id,
                          .version = DDP_VERSION_STRING,
+                         .allocation = role.joinable() ? environment.raw("SLURM_JOB_ID").value_or("") : "",
+                         .settings = options.elastic_settings,
                          .join_timeout = fixed ? rendezvous.static_timeout : rendezvous.join_timeout,
                          .last_call = rendezvous.last_call_timeout,
                          .replaceable = endpoint,
+                         .joinable = role.joinable(),
                          .max_restarts = options.max_restarts,
                          .crash_loop = options.crash_loop,
                          .scale_up_delay = rendezvous.scale_up_delay,

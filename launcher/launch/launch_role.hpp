@@ -26,8 +26,13 @@ struct RoleDecision {
   std::string reason{};  ///< one sentence
   NodeRange nodes;       ///< on how many the job's ranks run
   int spares = 0;        ///< and how many agents it has besides
+  int absent = 0;        ///< of all these, how many other allocations may bring (--join)
 
-  int agents() const { return nodes.max + spares; }
+  int agents() const { return nodes.max + spares - absent; }
+  /// Nodes may come and go.
+  bool elastic() const { return nodes.min < nodes.max || spares > 0; }
+  /// An allocation's ddprun leads, and those of other allocations may join.
+  bool joinable() const { return role == LaunchRole::frontend && !by_hosts && elastic(); }
   /// Of a frontend: how many of them are on nodes of each component of the allocation, of which only heterogeneous
   /// ones have several.
   std::vector<int> components = {};
@@ -42,6 +47,10 @@ inline constexpr const char* kAgentVariable = "DDPRUN_AGENT";
 /// (TORCHELASTIC_RUN_ID) starts jobs on its host only. Throws ExitError(kExitUsage) where Slurm and the options
 /// disagree, for steps with several tasks on a node, and for those that have no PMI.
 RoleDecision decide_role(const LaunchOptions& options, const base::Environment& environment);
+
+/// The number of nodes of each component of the allocation. Throws ExitError(kExitUsage) where a component's is
+/// missing.
+std::vector<int> allocated_nodes(const base::Environment& environment);
 
 // ddprun as a task of `srun --ddp`, which has prepared it as if it were a rank.
 

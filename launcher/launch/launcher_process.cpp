@@ -56,4 +56,10 @@ base::ChildProcess start_launcher(LauncherCommand command) {
   return base::ChildProcess{pid};
 }
 
+std::string own_path() {
+  char path[4096];
+  const ssize_t size = ::readlink("/proc/self/exe", path, sizeof path);
+  return size > 0 ? std::string(path, static_cast<std::size_t>(size)) : std::string{"ddprun"};
+}
+
 }  // namespace ddp::launcher

@@ -21,4 +21,7 @@ struct LauncherCommand {
 /// dies. Standard output is ddprun's. Throws Error(system) when no process can be made.
 base::ChildProcess start_launcher(LauncherCommand command);
 
+/// This ddprun's executable, for agents; "ddprun" where /proc does not say.
+std::string own_path();
+
 }  // namespace ddp::launcher

@@ -1,16 +1,10 @@
 #include "launch/rendezvous_proof.hpp"
 
-#include <fcntl.h>
-#include <pwd.h>
 #include <sodium.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
-#include <cstdio>
-#include <cstdlib>
-#include <filesystem>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -22,6 +16,7 @@
 #include "base/errors.hpp"
 #include "base/unique_fd.hpp"
 #include "control/munge.hpp"
+#include "launch/private_file.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -159,31 +154,12 @@ constexpr std::size_t kDigits = 64;
                .hint = std::move(hint)}};
 }
 
-std::string users_home(const base::Environment& environment) {
-  if (auto home = environment.raw("HOME"); home && home->starts_with('/')) return *home;
-  std::array<char, 4096> buffer;
-  passwd entry{};
-  passwd* found = nullptr;
-  if (::getpwuid_r(::geteuid(), &entry, buffer.data(), buffer.size(), &found) == 0 && found != nullptr)
-    return found->pw_dir;
-  return {};
-}
-
 /// Nothing: there is none.
 std::optional<stream::Secret> read_existing(const std::string& path) {
-  const base::UniqueFd file{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)};
-  if (!file && errno == ENOENT) return std::nullopt;
-  if (!file && errno == ELOOP) refuse_file(path, "it is a symbolic link", "replace it by the file itself");
-  if (!file) throw base::system_error(fmt::format("reading the key file '{}'", path), errno);
-  struct stat found {};
-  if (::fstat(file.get(), &found) != 0) throw base::system_error(fmt::format("reading the key file '{}'", path), errno);
-  if (!S_ISREG(found.st_mode)) refuse_file(path, "it is not a regular file", "remove it; ddprun makes it anew");
-  if (found.st_uid != ::geteuid())
-    refuse_file(path, fmt::format("it belongs to user {}, but this is user {}", found.st_uid, ::geteuid()),
-                "remove it; ddprun makes it anew");
-  if ((found.st_mode & 077U) != 0)
-    refuse_file(path, fmt::format("others may use it: its mode is {:04o}", found.st_mode & 07777U),
-                "they may know the key: remove it, and ddprun makes it anew");
+  const base::UniqueFd file =
+      open_private_file(path, fmt::format("reading the key file '{}'", path), "remove it; ddprun makes it anew",
+                        "they may know the key: remove it, and ddprun makes it anew");
+  if (!file) return std::nullopt;
   std::array<char, kDigits + 2> text{};
   const ssize_t size = ::read(file.get(), text.data(), text.size());
   if (size < 0) throw base::system_error(fmt::format("reading the key file '{}'", path), errno);
@@ -196,35 +172,6 @@ std::optional<stream::Secret> read_existing(const std::string& path) {
     refuse_file(path, fmt::format("it does not hold {} hexadecimal digits", kDigits),
                 "remove it; ddprun makes it anew");
   }
-}
-
-void write_key(int fd, std::string_view text, const std::string& attempted) {
-  while (!text.empty()) {
-    const ssize_t size = ::write(fd, text.data(), text.size());
-    if (size < 0 && errno == EINTR) continue;
-    if (size < 0) throw base::system_error(attempted, errno);
-    text.remove_prefix(static_cast<std::size_t>(size));
-  }
-}
-
-/// Writes the whole file under another name first: link(2) gives it its own name only if nobody was faster, on NFS,
-/// too.
-void make(const std::string& path) {
-  const std::string attempted = fmt::format("making the key file '{}'", path);
-  const std::filesystem::path folder = std::filesystem::path{path}.parent_path();
-  for (const auto& each : {folder.parent_path(), folder}) {
-    if (::mkdir(each.c_str(), 0700) != 0 && errno != EEXIST) throw base::system_error(attempted, errno);
-  }
-  std::string other_name = path + ".XXXXXX";
-  const base::UniqueFd file{::mkostemp(other_name.data(), O_CLOEXEC)};
-  if (!file) throw base::system_error(attempted, errno);
-  struct Removal {
-    const std::string& name;
-    ~Removal() { ::unlink(name.c_str()); }
-  } const removal{other_name};
-  write_key(file.get(), stream::Secret::random().to_hex() + "\n", attempted);
-  if (::fsync(file.get()) != 0) throw base::system_error(attempted, errno);
-  if (::link(other_name.c_str(), path.c_str()) != 0 && errno != EEXIST) throw base::system_error(attempted, errno);
 }
 
 }  // namespace
@@ -242,7 +189,8 @@ std::string key_file_path(const base::Environment& environment) {
 stream::Secret read_key_file(const std::string& path) {
   for (int attempt = 0; attempt < 2; ++attempt) {
     if (auto secret = read_existing(path)) return *std::move(secret);
-    make(path);
+    write_private_file(path, stream::Secret::random().to_hex() + "\n", fmt::format("making the key file '{}'", path),
+                       IfThere::keep);
   }
   if (auto secret = read_existing(path)) return *std::move(secret);
   refuse_file(path, "it is removed again and again", {});

@@ -131,6 +131,7 @@ constexpr std::array kExamples{
     cli::TextPair{"ddprun --nproc-per-node 4 -t 3 --log-dir logs train.py",
                   "output in files and, prefixed, on the console"},
     cli::TextPair{"ddprun --nproc-per-node 8 --dry-run train.py", "what would start, and where"},
+    cli::TextPair{"sbatch --nodes 2 --wrap 'ddprun --join 1234'", "two more nodes for job 1234"},
 };
 
 constexpr std::array kSignals{
@@ -175,7 +176,7 @@ constexpr std::array kVariables{
 cli::ProgramText program_text() {
   return {
       .name = "ddprun",
-      .usage = {"[OPTIONS] PROGRAM [ARGUMENTS...]"},
+      .usage = {"[OPTIONS] PROGRAM [ARGUMENTS...]", "--join JOBID"},
       .summary = "start the ranks of a data-parallel job",
       .description =
           {"Starts the ranks of a data-parallel job on one or more nodes, gives each torchrun's environment and a PMIx "
@@ -233,6 +234,19 @@ std::optional<Information> information(const OptionTable& table) {
   return std::nullopt;
 }
 
+/// All else comes from the job.
+void check_joining(const OptionTable& table, const cli::SplitArguments& split) {
+  const auto other = std::find_if(table.entries().begin(), table.entries().end(), [](const cli::OptionEntry& entry) {
+    return entry.name != "--join" && !entry.results.empty();
+  });
+  const std::string more = other != table.entries().end() ? other->name
+                           : !split.command.empty()       ? fmt::format("'{}'", cli::printable(split.command.front()))
+                                                          : "";
+  if (!more.empty())
+    cli::reject_combination(fmt::format("--join takes program and options from the job, but {} was given too", more),
+                            "leave it out");
+}
+
 }  // namespace
 
 std::variant<LaunchOptions, Information> parse_command_line(std::span<const std::string> arguments,
@@ -250,6 +264,10 @@ std::variant<LaunchOptions, Information> parse_command_line(std::span<const std:
   table.parse(split.options);
   if (auto answer = information(table)) return std::move(*answer);
   table.read_values(environment);
+  if (!draft.options.join.empty()) {
+    check_joining(table, split);
+    return std::move(draft.options);
+  }
   settle_host_options(table, draft, environment);
   settle_job_options(table, draft);
   settle_total_ranks(table, draft, environment);

@@ -150,6 +150,24 @@ CrashLoopLimit read_crash_loop(const std::string& source, const std::string& tex
           .within = cli::parse_positive_seconds(source, text.substr(colon + 1), cli::kOneYear)};
 }
 
+/// What all nodes must mean alike, where they say it.
+void settle_elastic_settings(const OptionTable& table, LaunchOptions& options) {
+  using How = ResizeManner::How;
+  const ResizeManner& resize = options.resize;
+  const auto seconds = [](std::chrono::milliseconds time) { return std::chrono::duration<double>(time).count(); };
+  const std::string how = resize.how == How::stop     ? "stop"
+                          : resize.how == How::finish ? "finish"
+                                                      : fmt::format("signal={}", base::signal_name(resize.signal));
+  const CrashLoopLimit& loop = options.crash_loop;
+  const std::string limit = loop.generations == 0 ? "0" : fmt::format("{}:{}", loop.generations, seconds(loop.within));
+  options.elastic_settings = {fmt::format("--on-resize={}", how),
+                              fmt::format("--resize-grace={}", seconds(resize.grace)),
+                              fmt::format("--crash-loop={}", limit)};
+  for (const std::string& setting : options.elastic_settings) {
+    if (table.given(setting.substr(0, setting.find('=')))) options.given_settings.push_back(setting);
+  }
+}
+
 }  // namespace
 
 void add_failure_options(OptionTable& table, OptionDraft& draft) {
@@ -163,14 +181,16 @@ void add_failure_options(OptionTable& table, OptionDraft& draft) {
       .torchrun();
   table.add_value(
       "--crash-loop", "N:SECONDS",
-      "With --nnodes MIN:MAX: end the job once N attempts in a row have lost a node within SECONDS of their "
-      "start (default 3:60; 0: never).",
+      "With --nnodes MIN:MAX: end the job once N attempts in a row have lost a node, or were ended by restart_here(), "
+      "within SECONDS of their start (default 3:60; 0: never).",
       [&](const auto& source, const auto& text) { options.crash_loop = read_crash_loop(source, text); });
-  table.add_value(
-      "--on-resize", "HOW",
-      "With --nnodes MIN:MAX: how ranks end when nodes join or leave. stop (default): SIGTERM. signal, or signal=USR2: "
-      "SIGUSR1, or that signal. finish: by themselves, once libddp.elastic.change_pending() is true.",
-      [&](const auto& source, const auto& text) { read_on_resize(options.resize, source, text); });
+  table
+      .add_value("--on-resize", "HOW",
+                 "With --nnodes MIN:MAX: how ranks end when nodes join or leave. stop (default): SIGTERM. signal, or "
+                 "signal=USR2: SIGUSR1, or that signal. finish: by themselves, once libddp.elastic.change_pending() is "
+                 "true.",
+                 [&](const auto& source, const auto& text) { read_on_resize(options.resize, source, text); })
+      .choices({"stop", "signal", "finish"});
   table.add_value("--resize-grace", "SECONDS",
                   "With --on-resize signal and finish: time from the signal, a node's leave or the end of the first "
                   "rank to SIGTERM (default 120).",
@@ -232,6 +252,7 @@ void settle_failure_options(const OptionTable& table, OptionDraft& draft, const 
     }
   }
   settle_signals(draft);
+  settle_elastic_settings(table, draft.options);
 }
 
 std::vector<int> LaunchOptions::handled_signals() const {

@@ -6,6 +6,7 @@
 #include <cctype>
 #include <fstream>
 #include <iterator>
+#include <limits>
 
 #include <fmt/format.h>
 
@@ -69,6 +70,15 @@ void add_job_options(OptionTable& table, OptionDraft& draft) {
       "Hold back N nodes, the last of the allocation or host list: one takes the place of the next lost node, "
       "without a restart (default 0).",
       [&](const auto& source, const auto& text) { options.spares = cli::parse_whole(source, text, 0, kMaxNodes); });
+  table
+      .add_value("--join", "JOBID",
+                 "Bring the nodes of this Slurm allocation into the running job of another one of yours, which has "
+                 "--nnodes MIN:MAX or --spares; program and options are that job's.",
+                 [&](const auto& source, const auto& text) {
+                   cli::parse_whole(source, text, 1, std::numeric_limits<int>::max());
+                   options.join = text;
+                 })
+      .choices_of("squeue --me --noheader --format=%A");
   table
       .add_value("--nproc-per-node", "N|cpu|gpu|auto",
                  fmt::format("Ranks per node, 1 to {} (default 1): a number, one per usable processor (cpu), one per "

@@ -134,6 +134,7 @@ struct MetricsOptions {
 struct LaunchOptions {
   NodeRange nodes;
   int spares = 0;            ///< --spares: nodes besides these
+  std::string join;          ///< --join: Slurm's job; then nothing else is given but `verbose`
   bool nodes_given = false;  ///< --nnodes or PET_NNODES: otherwise an allocation decides
   RanksPerNode nproc;
   bool standalone = false;
@@ -157,6 +158,8 @@ struct LaunchOptions {
   int max_restarts = 0;
   CrashLoopLimit crash_loop{};
   ResizeManner resize{};
+  std::vector<std::string> elastic_settings;  ///< "--on-resize=stop", of jobs whose nodes may change
+  std::vector<std::string> given_settings;    ///< those of them that the user has given
   /// After the first failure, the time that the other ranks have to end by themselves before they get SIGTERM.
   /// Nothing: 2 s on the last attempt, none while restarts remain.
   std::optional<std::chrono::milliseconds> failure_grace;

@@ -34,7 +34,8 @@ facts='echo "FACTS $RANK $LOCAL_RANK $WORLD_SIZE $(hostname)"'
 
 @test "every template refuses to run without a program, and those for srun a Python file" {
   for script in "$templates"/*.sbatch; do
-    rejected "no program; give it after the script: sbatch ${script##*/}" --gpus-per-node=0 "$script"
+    [ "${script##*/}" = joiners.sbatch ] && what="no job to join; give its id" || what="no program; give it"
+    rejected "$what after the script: sbatch ${script##*/}" --gpus-per-node=0 "$script"
   done
   for name in multi_node one_task_per_gpu; do
     rejected "sbatch $name.sbatch python train.py" --gpus-per-node=0 "$templates/$name.sbatch" train.py
@@ -49,7 +50,7 @@ facts='echo "FACTS $RANK $LOCAL_RANK $WORLD_SIZE $(hostname)"'
 }
 
 @test "templates for ddprun say that it is missing, and load the module where there are modules" {
-  for name in single_node ddprun_per_node requeue; do
+  for name in single_node ddprun_per_node requeue elastic joiners; do
     submit PATH=/usr/bin:/bin "$templates/$name.sbatch" true
     finish
     [ "$status" -eq 2 ]
@@ -110,6 +111,27 @@ facts='echo "FACTS $RANK $LOCAL_RANK $WORLD_SIZE $(hostname)"'
     "$root/tests/support/torch_job.py" collectives ddp
   [ "$status" -eq 0 ]
   expect_all 2 "CHECKED ddp"
+}
+
+@test "elastic: joiners bring a node, scancel takes it away, and the training continues to its end" {
+  export XDG_STATE_HOME="$shared/state"
+  wait_for_go='while ! [ -e go ]; do sleep 0.1; done'
+  submit PROCS_PER_NODE=1 "$templates/elastic.sbatch" sh -c "echo \"UP \$WORLD_SIZE\"; $wait_for_go"
+  base=$job
+  says 2 "UP 2"
+  grep -q "^elastic.sbatch: more nodes: sbatch -N COUNT joiners.sbatch $base$" "$shared/out"
+  joiner=$("$cluster" run timeout 60 env PATH="$bin:$PATH" sbatch --parsable --chdir="$shared" --output="$shared/joined" \
+    "$templates/joiners.sbatch" "$base")
+  says 2 "UP 3"
+  grep -q "^UP 3$" "$shared/joined"
+  "$cluster" run scancel "$joiner"
+  says 4 "UP 2"
+  grep -q "left; 2 of 3 nodes continue (generation 2, no restart spent)" "$shared/out"
+  touch "$shared/go"
+  finish
+  [ "$status" -eq 0 ]
+  [ -z "$(ls "$shared/state/libddp/jobs")" ]
+  rejected "MIN_NODES is 2 and MAX_NODES is 2; no node could come or go" MIN_NODES=2 MAX_NODES=2 "$templates/elastic.sbatch" true
 }
 
 @test "templates for srun --ddp say so where the plugin is not installed" {

@@ -297,3 +297,31 @@ done'
   run -0 env DDP_CHANGE_DIR=/elsewhere "$DDPRUN" sh -c 'echo "<$DDP_CHANGE_DIR>"'  # of the job that this one is in
   [[ $output == *"<>"* ]]
 }
+
+@test "ranks that ask for another start as soon as they have begun end the job with one message; --crash-loop 0 lets them" {
+  local again='n=$(cat "$NOTES/count" 2>/dev/null || echo 0); echo $((n + 1)) >"$NOTES/count"
+[ $n -lt 4 ] || exit 0; : >"$DDP_CHANGE_DIR/restart.$RANK"'
+  run -1 "$DDPRUN" --nnodes 1:2 "${meet[@]}" --rdzv-conf last_call_timeout=0.1 sh -c "$again"
+  [ "$(cat "$NOTES/count")" -eq 3 ]
+  [ "$(grep -c "3 generations in a row were ended by their ranks (restart_here), or lost a node, within 60 s" <<<"$output")" -eq 1 ]
+  [[ $output == *"the job ends (--crash-loop)"* ]]
+  rm "$NOTES/count"
+  run -0 "$DDPRUN" --nnodes 1:2 "${meet[@]}" --rdzv-conf last_call_timeout=0.1 --crash-loop 0 sh -c "$again"
+  [ "$(cat "$NOTES/count")" -eq 5 ]
+}
+
+@test "options for nodes that come and go: one line where nodes are fixed; refused where the leading ddprun has others" {
+  run -0 "$DDPRUN" --on-resize finish --resize-grace 5 --crash-loop 4:5 sh -c 'echo ran'
+  for option in on-resize resize-grace crash-loop; do
+    [[ $output == *"ddprun: --$option is ignored: the job's nodes are fixed; --nnodes MIN:MAX and --spares let them change"*ran* ]]
+  done
+  run_nodes 1:3 a
+  join b 1:3 --on-resize finish
+  finish_agent b
+  [ "$status" -eq 1 ]
+  [[ $output == *"$(hostname) has --on-resize=finish, but the ddprun that leads has --on-resize=stop: give the same"* ]]
+  ! run_in 1 1
+  join c 1:3 --on-resize stop --resize-grace 120.0
+  eventually 30 run_in 1 2
+  ends_well a c
+}

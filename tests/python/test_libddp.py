@@ -315,3 +315,40 @@ def test_torchrun_meets_by_the_launcher(tmp_path):
     done = run(BIN / "ddprun", "--nproc-per-node", 2, sys.executable, *torchrun, tmp_path / "rank.py", PYTHONPATH=str(SITE))
     assert done.returncode == 0, done.stdout + done.stderr
     assert sorted(re.findall("RANK .*", done.stdout)) == [f"RANK {rank} {rank // 2} torchrun 15" for rank in range(4)]
+
+
+TORCHRUN_RESTARTED = """
+import datetime, os, sys, time
+import torch, torch.distributed as dist
+count, rank = int(os.environ["TORCHELASTIC_RESTART_COUNT"]), int(os.environ["RANK"])
+dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=60))
+total = torch.tensor([1 << rank])
+dist.all_reduce(total)
+first = os.path.join(sys.argv[1], "first")
+again = os.path.exists(first)
+dist.barrier()
+if not again:
+    if rank == 3:  # of one node alone: the other's agent learns of it by num_nodes_waiting()
+        open(first, "w").close()
+        sys.exit(5)
+    time.sleep(60)
+sys.stdout.write(f"RANK {rank} {count} {total.item()}\\n")
+"""
+
+
+def test_torchrun_meets_again_by_the_launcher(tmp_path):
+    pytest.importorskip("torch", reason="torch is not installed")
+    (tmp_path / "rank.py").write_text(TORCHRUN_RESTARTED)
+    torchrun = ["-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=2", "--rdzv-backend=pmix", "--max-restarts=1"]
+    done = run(BIN / "ddprun", "--nproc-per-node", 2, sys.executable, *torchrun, tmp_path / "rank.py", tmp_path,
+               PYTHONPATH=str(SITE))
+    assert done.returncode == 0, done.stdout + done.stderr
+    # the node that failed has spent its restart
+    assert sorted(re.findall("RANK .*", done.stdout)) == [f"RANK {rank} {rank // 2} 15" for rank in range(4)]
+    without = run(BIN / "ddprun", "--nproc-per-node", 2, "--failure-grace", 10, sys.executable, *torchrun[:-1], "--max-restarts=0",
+                  tmp_path / "rank.py", tmp_path, PYTHONPATH=str(SITE))
+    assert without.returncode == 0, "the file says that it is the second start"
+    (tmp_path / "first").unlink()
+    without = run(BIN / "ddprun", "--nproc-per-node", 2, "--failure-grace", 0, "--shutdown-timeout", 5, sys.executable, *torchrun[:-1],
+                  "--max-restarts=0", tmp_path / "rank.py", tmp_path, PYTHONPATH=str(SITE))
+    assert without.returncode != 0

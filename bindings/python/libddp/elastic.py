@@ -1,4 +1,4 @@
-"""Nodes that join and leave a running job: `ddprun --nnodes MIN:MAX`, started by hand. Guide: docs/howto/elastic.md.
+"""Nodes that join and leave a running job of `ddprun --nnodes MIN:MAX`. Guide: docs/howto/elastic.md.
 
     stop = libddp.EarlyStop()
     for batch in loader:
@@ -35,7 +35,8 @@ def change_pending() -> bool:
 def restart_here() -> NoReturn:
     """Ends this process for another start of the job's ranks, which spends no restart: raises SystemExit(0). Call it in the main
     thread of all ranks, after saving. The others have ddprun's --resize-grace to follow. Without a change it starts the same nodes
-    again. Raises Unavailable where ddprun cannot start the ranks again so."""
+    again; ranks that do so within 60 s of their start, three times in a row, end the job (--crash-loop). Raises Unavailable where
+    ddprun cannot start the ranks again so."""
     folder, rank = os.environ.get(_FOLDER), os.environ.get("RANK")
     attempted, hint = "ending this rank for another start of the job", "start it by ddprun --nnodes MIN:MAX"
     if not folder or not rank:

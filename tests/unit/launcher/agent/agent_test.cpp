@@ -88,7 +88,8 @@ std::vector<Row> rows() {
           {control::StepTasks{.ranks = {0}}, Taker::attempt},
           {control::RankEndNoted{.epoch = kEpoch}, Taker::attempt},
           {control::JoinTaken{.spare = true}, Taker::agent},
-          {control::NodesChange{.epoch = kEpoch, .pending = true}, Taker::attempt}};
+          {control::NodesChange{.epoch = kEpoch, .pending = true}, Taker::attempt},
+          {control::AllocationHello{.allocation = "8"}, Taker::attempt}};
 }
 
 TEST(AgentMessages, AllAreInTheTable) {

@@ -105,6 +105,44 @@ TEST(CoordinatorEnd, ANodeThatWasSilentWhenTheFirstRankFailedIsTheRootCause) {
   }
 }
 
+TEST(CoordinatorEnd, ASilentNodeWhoseRanksOthersHaveLostIsNotWaitedFor) {
+  for (const bool accused : {true, false}) {
+    CoordinatorJob job;
+    job.options.peers = {.beat = 50ms, .peer_timeout = 600s, .answer = 500ms};
+    job.run();
+    control::RankEnded end = rank_ended(0, 1);
+    end.traces.stderr_tail =
+        accused ? "libddp: all_reduce 7 of group world: rank 2 died or left the group\n" : "no memory\n";
+    job.say(0, end);
+    const Deadline limit = Deadline::after(accused ? 30s : 2s);
+    while (job.coordinator().last_attempt()->nodes()[1].state != NodeState::lost && !limit.expired()) {
+      job.beat(0);
+      job.turn();
+    }
+    const JobOutcome& outcome = job.coordinator().last_attempt()->supervisor().outcome();
+    ASSERT_EQ(outcome.nodes.size(), accused ? 1U : 0U);
+    if (!accused) continue;
+    EXPECT_EQ(outcome.root_cause(), RootCause::node) << "the rank followed";
+    EXPECT_THAT(outcome.nodes[0].message, HasSubstr("ranks of other nodes have lost its own"));
+  }
+}
+
+TEST(CoordinatorEnd, AnAccusedNodeThatShowsLifeIsNotLost) {
+  CoordinatorJob job;
+  job.options.peers = {.beat = 50ms, .peer_timeout = 600s, .answer = 500ms};
+  job.run();
+  control::RankEnded end = rank_ended(0, 1);
+  end.traces.stderr_tail = "libddp: all_reduce 7 of group world: rank 2 died or left the group\n";
+  job.say(0, end);
+  job.beat(1);
+  const Deadline limit = Deadline::after(2s);
+  while (!limit.expired()) {
+    job.beat(0);
+    job.turn();
+  }
+  EXPECT_EQ(job.coordinator().last_attempt()->nodes()[1].state, NodeState::prepared);
+}
+
 // 10 s for the ranks, 4.8 s for all the rest; 1.2 s of them for the agents and srun to leave.
 TEST(CoordinatorEnd, CleaningUpEndsInTimeForASilentNode) {
   for (const bool user : {true, false}) {

@@ -60,7 +60,8 @@ std::vector<control::Message> messages(int epoch) {
           control::StepTasks{.ranks = {0}},
           control::RankEndNoted{.epoch = epoch},
           control::JoinTaken{.spare = true},
-          control::NodesChange{.epoch = epoch, .waiting = 1}};
+          control::NodesChange{.epoch = epoch, .waiting = 1},
+          control::AllocationHello{.allocation = "8", .host = "a"}};
 }
 
 struct Answer {
@@ -142,7 +143,8 @@ TEST(CoordinatorMessages, ThoseOfAnotherEpochAreIgnored) {
 
 TEST(CoordinatorMessages, ThoseOfAnAgentThatTakesNoPartAreIgnored) {
   for (const control::Message& message : messages(0)) {
-    if (std::holds_alternative<control::SignalReceived>(message) || std::holds_alternative<control::Hello>(message))
+    if (std::holds_alternative<control::SignalReceived>(message) || std::holds_alternative<control::Hello>(message) ||
+        std::holds_alternative<control::AllocationHello>(message))
       continue;
     SCOPED_TRACE(control::name_of(message));
     CoordinatorJob job;

@@ -143,8 +143,8 @@ TEST(CoordinatorResize, SlurmsSignalOneToTheCoordinatorsAgentAndAnyToAStaticJobE
 }
 
 /// Ends for the next generation.
-control::RankEnded restarting(int local_rank) {
-  control::RankEnded message = rank_ended(local_rank, 0);
+control::RankEnded restarting(int local_rank, int epoch = 0) {
+  control::RankEnded message = rank_ended(local_rank, 0, epoch);
   message.end.restarts = true;
   return message;
 }
@@ -404,6 +404,112 @@ TEST(CoordinatorResize, WhereTooFewAreLeftItWaitsAndThenFails) {
   job.pass(60s);
   EXPECT_THAT(job.heard_texts(0), ElementsAre("Finish 1"));
   EXPECT_THAT(job.coordinator().outcome().nodes.at(0).message, HasSubstr("no other joined within 60 s"));
+}
+
+TEST(CoordinatorResize, RanksThatAskForAnotherStartAtOnceEndTheJobWithOneMessage) {
+  CoordinatorJob job;
+  run_open(job, 2);
+  for (int epoch = 0; epoch < 3; ++epoch) {
+    for (const int link : {0, 1}) {
+      for (const int local : {0, 1}) job.say(link, restarting(local, epoch));
+    }
+    for (const int link : {0, 1}) job.say(link, control::AttemptCleaned{.epoch = epoch});
+    EXPECT_EQ(job.goings.size(), epoch < 2 ? epoch + 1U : 2U);
+    if (epoch == 2) break;
+    for (const int link : {1, 0}) job.say(link, control::AttemptPrepared{.epoch = epoch + 1, .store_port = 29500});
+  }
+  EXPECT_THAT(job.notes, IsEmpty()) << "the report has it";
+  ASSERT_EQ(job.coordinator().outcome().nodes.size(), 1U);
+  EXPECT_EQ(job.coordinator().outcome().nodes[0].message,
+            "3 generations in a row were ended by their ranks (restart_here), or lost a node, within 60 s of their "
+            "start: the job ends (--crash-loop)");
+  EXPECT_EQ(job.coordinator().exit_status(), 1);
+}
+
+control::Hello of_allocation(const std::string& allocation, const std::string& host, std::int64_t order) {
+  control::Hello joining = hello(host);
+  joining.allocation = allocation;
+  joining.order = order;
+  return joining;
+}
+
+/// Nodes a and b of Slurm job 7 run; two more may join.
+void run_allocation(CoordinatorJob& job) {
+  job.options.membership.min_nodes = 1;
+  job.options.membership.max_nodes = 4;
+  job.options.membership.absent = 2;
+  job.options.membership.allocation = "7";
+  job.options.membership.joinable = true;
+  job.connect();
+  job.connect();
+  for (const int link : {0, 1}) job.say(link, of_allocation("7", link == 0 ? "a" : "b", link));
+  for (const int link : {1, 0}) job.say(link, control::AttemptPrepared{.epoch = 0, .store_port = 29500});
+  job.forget_all();
+}
+
+/// Node c of Slurm job 8 joins.
+int bring_in(CoordinatorJob& job) {
+  const int guest = job.connect();
+  job.say(guest, of_allocation("8", "c", 0));
+  EXPECT_THAT(job.heard_texts(guest), ElementsAre("JoinTaken"));
+  job.pass(2s);
+  end_generation(job);
+  EXPECT_THAT(job.goings, ElementsAre("generation 1: 2 of 2, with c"));
+  for (const int link : {guest, 1, 0}) job.say(link, control::AttemptPrepared{.epoch = 1, .store_port = 29500});
+  job.forget_all();
+  return guest;
+}
+
+TEST(CoordinatorResize, TheEndOfAnotherAllocationIsItsNodesLeave) {
+  for (const bool by_slurm : {true, false}) {  // scancel; SIGTERM to the ddprun that has started the agents
+    CoordinatorJob job;
+    job.options.resize = {.how = ResizeManner::How::signal, .signal = SIGUSR2, .grace = 60s};
+    run_allocation(job);
+    const int front = job.connect();
+    job.say(front, control::AllocationHello{.allocation = "8", .host = "c", .pid = 9});
+    EXPECT_THAT(job.heard_texts(front), ElementsAre("JoinTaken"));
+    const int guest = bring_in(job);
+    job.say(by_slurm ? guest : front, control::SignalReceived{.signal = SIGTERM, .by_slurm = by_slurm});
+    EXPECT_THAT(job.heard_texts(0), ElementsAre("NodesChange 0 pending", "SignalRanks SIGUSR2"));
+    job.pass(16s);
+    const testing::Matcher<Texts> nothing = IsEmpty();  // Slurm does not wait for long
+    EXPECT_THAT(job.heard_texts(0),
+                by_slurm ? testing::Matcher<Texts>(Contains("SignalRanks SIGTERM groups")) : nothing);
+    for (const int link : {0, 1, guest}) job.end_ranks(link, 0, 1);
+    job.forget_all();
+    for (const int link : {0, 1, guest}) job.say(link, control::AttemptCleaned{.epoch = 1});
+    EXPECT_THAT(job.heard_texts(guest), ElementsAre("Finish 0"));
+    EXPECT_EQ(job.goings.back(), "generation 2: 2 of 3, without c");
+    job.lose(front);
+    EXPECT_THAT(job.notes, testing::Not(Contains(HasSubstr("lost"))));
+  }
+}
+
+TEST(CoordinatorResize, RanksThatSlurmSignalsWithTheirAgentHaveNotFailed) {
+  CoordinatorJob job;
+  run_allocation(job);
+  const int guest = bring_in(job);
+  job.say(guest, control::SignalReceived{.signal = SIGTERM, .by_slurm = true});
+  for (const int link : {guest, 0, 1}) job.end_ranks(link, 143, 1);
+  for (const int link : {0, 1, guest}) job.say(link, control::AttemptCleaned{.epoch = 1});
+  EXPECT_EQ(job.goings.back(), "generation 2: 2 of 3, without c");
+  EXPECT_THAT(job.restarts, IsEmpty());
+}
+
+TEST(CoordinatorResize, AnAllocationThatCannotJoinHearsWhyBeforeItStartsAgents) {
+  CoordinatorJob fixed;
+  fixed.run();
+  const int late = fixed.connect();
+  fixed.say(late, control::AllocationHello{.allocation = "8", .host = "c", .pid = 9});
+  EXPECT_EQ(fixed.heard_one<control::Finish>(late).message,
+            "the job's nodes are fixed (--nnodes MIN:MAX lets others join)");
+  CoordinatorJob full;
+  full.options.membership.max_nodes = 2;
+  run_allocation(full);
+  for (int order = 0; order < 6; ++order) full.say(full.connect(), of_allocation("8", "c", order));
+  const int more = full.connect();
+  full.say(more, control::AllocationHello{.allocation = "9", .host = "d", .pid = 9});
+  EXPECT_EQ(full.heard_one<control::Finish>(more).message, "the job already has its 4 nodes and as many spares");
 }
 
 }  // namespace

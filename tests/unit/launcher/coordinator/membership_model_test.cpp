@@ -33,6 +33,8 @@ class Model {
   const std::string& why() const { return why_; }
 
  private:
+  using Time = MembershipPlan::Time;
+
   MembershipRules make_rules() {
     const int min = pick(1, 4);
     return rules_ = {.min_nodes = min,
@@ -43,6 +45,7 @@ class Model {
                      .join_timeout = 600s,
                      .last_call = 30s,
                      .replaceable = pick(0, 1) == 1,
+                     .joinable = pick(0, 2) == 0,
                      .max_restarts = pick(0, 2),
                      .crash_loop = {.generations = pick(0, 3), .within = 60s}};
   }
@@ -62,7 +65,8 @@ class Model {
       case 4: return end(GenerationEnd::node_failed);
       case 5: return leave();
       case 6:
-        if (announced_) end(GenerationEnd::resized);
+        if (announced_) return end(GenerationEnd::resized);
+        if (pick(0, 3) == 0) end(GenerationEnd::requested);
         return;
       case 7:
         if (live_ && pick(0, 3) == 0) {
@@ -82,6 +86,11 @@ class Model {
       require(!live_ || rules_.open() || rules_.spares > 0, "no node joins a running job of other kinds");
       require(generation_ == 0 || hello.nproc > 0, "no node without ranks joins a running job");
       joined_.insert(agent);
+      hosts_[agent] = hello.host;
+      const Time rested = rested_at(hello.host);
+      if (rested > now_) rests_until_[agent] = rested;
+      require(plan_.rest_of(agent, now_) == std::max<Time::duration>(rested - now_, 0s),
+              "a host that was lost again and again waits");
     }
     const int spares = rules_.open() ? std::max(rules_.max_nodes, rules_.spares) : rules_.spares;
     require(static_cast<int>(joined_.size()) <= rules_.max_nodes + spares, "there are so many spares");
@@ -95,13 +104,15 @@ class Model {
     require(!plan_.lost(agent), "a lost one is not");
     joined_.erase(victim);
     leaving_.erase(agent);
-    if (live_ && std::find(roster_.begin(), roster_.end(), agent) != roster_.end()) end(GenerationEnd::node_failed);
+    if (!live_ || std::find(roster_.begin(), roster_.end(), agent) == roster_.end()) return;
+    losses_[hosts_[agent]].push_back(now_);
+    end(GenerationEnd::node_failed);
   }
   void leave() {
     if (joined_.empty()) return;
     const int agent = *std::next(joined_.begin(), pick(0, static_cast<int>(joined_.size()) - 1));
     const bool may = plan_.may_leave(agent);
-    require(may || !rules_.open(), "where others may come, all may leave");
+    require(may || !rules_.elastic() || !rules_.replaceable, "where others are waited for, all may leave");
     if (!may) return;
     plan_.leave(agent);
     leaving_.insert(agent);
@@ -112,6 +123,24 @@ class Model {
     end_ = why;
     may_follow_ = plan_.may_follow(why, now_);
     plan_.ended(why, now_);
+  }
+
+  /// By rule: 10 s after the second loss that follows another within 10 minutes, then twice as long each time.
+  Time rested_at(const std::string& host) {
+    const std::vector<Time>& losses = losses_[host];
+    if (losses.empty() || now_ - losses.back() > 600s || rules_.crash_loop.generations == 0) return now_;
+    int row = 1;
+    for (std::size_t i = losses.size() - 1; i > 0 && losses[i] - losses[i - 1] <= 600s; --i) ++row;
+    std::chrono::seconds rest = row < 2 ? 0s : 10s;
+    for (int more = 2; more < row; ++more) rest = std::min<std::chrono::seconds>(2 * rest, 600s);
+    return std::max(now_, losses.back() + rest);
+  }
+  bool rests(int agent) const {
+    const auto until = rests_until_.find(agent);
+    return until != rests_until_.end() && until->second > now_;
+  }
+  int num_resting() const {
+    return static_cast<int>(std::count_if(joined_.begin(), joined_.end(), [this](int agent) { return rests(agent); }));
   }
 
   void obey() {
@@ -164,12 +193,14 @@ class Model {
     std::vector<int> survivors;
     for (const Member& node : nodes) {
       require(joined_.contains(node.agent), "no lost agent takes part");
+      require(!rests(node.agent), "a host that was lost again and again rests first");
       require(agents.insert(node.agent).second, "each agent once");
       const auto [known, is_new] = ids_.try_emplace(node.agent, node.id);
       require(known->second == node.id, "an agent keeps its number");
       if (std::find(roster_.begin(), roster_.end(), node.agent) != roster_.end()) survivors.push_back(node.agent);
     }
-    const auto most = std::min(joined_.size(), static_cast<std::size_t>(rules_.max_nodes));
+    const auto most =
+        std::min(joined_.size() - static_cast<std::size_t>(num_resting()), static_cast<std::size_t>(rules_.max_nodes));
     require(agents.size() == most, "all members take part for whom there is a place");
     require(leaving_.empty(), "who wanted to leave has left");
     require(plan_.waiting().size() == joined_.size() - most, "the others are spares");
@@ -205,8 +236,10 @@ class Model {
       case End::Why::not_enough_came: return require(generation_ == 0 && !enough, "too few came");
       case End::Why::nothing_follows:
         return require(!may_follow_ && plan_.restarts_used() == rules_.max_restarts, "no restart is left");
-      case End::Why::too_few_left: return require(may_follow_ && !enough && !rules_.open(), "no other can come");
-      case End::Why::no_other_came: return require(may_follow_ && !enough && rules_.open(), "no other came");
+      case End::Why::too_few_left:
+        return require(may_follow_ && !enough && !(rules_.elastic() && rules_.replaceable), "no other is waited for");
+      case End::Why::no_other_came:
+        return require(may_follow_ && !enough && rules_.elastic() && rules_.replaceable, "no other came");
       case End::Why::crash_loop:
         return require(rules_.crash_loop.generations > 0 && generation_ >= rules_.crash_loop.generations,
                        "a crash loop needs as many generations");
@@ -221,6 +254,9 @@ class Model {
   std::set<int> leaving_;
   std::vector<int> roster_;  ///< agents of the last generation, by slot
   std::map<int, int> ids_;   ///< by agent
+  std::map<int, std::string> hosts_;
+  std::map<int, Time> rests_until_;                  ///< by agent
+  std::map<std::string, std::vector<Time>> losses_;  ///< by host
   std::optional<Deadline> wait_;
   std::optional<GenerationEnd> end_;
   bool may_follow_ = true;

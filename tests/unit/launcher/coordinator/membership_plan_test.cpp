@@ -419,7 +419,134 @@ TEST(MembershipPlanTest, WhoComesBackIsAnotherMember) {
 TEST(MembershipPlanTest, RefusesMoreThanTheMost) {
   MembershipPlan membership{rules(1, 1), kStart};
   membership.join(0, hello("a"), kStart);
-  EXPECT_THAT(membership.join(1, hello("b"), kStart), HasSubstr("already has its 1 nodes"));
+  EXPECT_THAT(membership.join(1, hello("b"), kStart), HasSubstr("already has its 1 node"));
+}
+
+TEST(MembershipPlanTest, RanksThatAskForAnotherStartAgainAndAgainAreACrashLoop) {
+  MembershipRules two = rules(1, 2);
+  MembershipPlan membership = running(two, "ab");
+  Time now = kStart;
+  for (int generation = 1; generation < 3; ++generation) {
+    membership.ended(GenerationEnd::requested, now += 5s);
+    EXPECT_TRUE(complete(membership, now)) << generation;
+  }
+  EXPECT_TRUE(membership.may_follow(GenerationEnd::resized, now + 5s)) << "a change of nodes is none";
+  EXPECT_TRUE(membership.may_follow(GenerationEnd::requested, now + 60s)) << "it has made progress";
+  EXPECT_FALSE(membership.may_follow(GenerationEnd::requested, now + 5s));
+  membership.ended(GenerationEnd::requested, now + 5s);
+  EXPECT_EQ(end(membership, now + 5s), End::Why::crash_loop);
+  EXPECT_EQ(membership.restarts_used(), 0);
+}
+
+TEST(MembershipPlanTest, AHostThatIsLostAgainAndAgainWaitsLongerEachTime) {
+  MembershipRules open = open_rules(1, 3);
+  open.crash_loop = {.generations = 100, .within = 60s};
+  MembershipPlan membership = running(open, "ab");
+  Time now = kStart;
+  int agent = 'b';
+  const auto lose_and_join = [&] {
+    membership.lost(agent++);
+    membership.ended(GenerationEnd::node_failed, now);
+    EXPECT_TRUE(complete(membership, now)) << "the others go on at once";
+    EXPECT_EQ(membership.join(agent, hello("b"), now), "");
+    return std::chrono::duration_cast<std::chrono::seconds>(membership.rest_of(agent, now)).count();
+  };
+  const auto come_back = [&](Time::duration after) {
+    now += after;
+    EXPECT_THAT(std::get<Announce>(membership.decide(now)).joining, ElementsAre("b"));
+    membership.ended(GenerationEnd::resized, now);
+    EXPECT_THAT(hosts(start(membership, now)), ElementsAre("a", "b"));
+  };
+  EXPECT_EQ(lose_and_join(), 0);
+  come_back(2s);
+  EXPECT_EQ(lose_and_join(), 10);
+  EXPECT_EQ(waits(membership, now + 2s), now + 10s);
+  come_back(10s);
+  EXPECT_EQ(lose_and_join(), 20);
+  come_back(20s);
+  for (const int expected : {40, 80, 160, 320, 600}) {
+    EXPECT_EQ(lose_and_join(), expected);
+    come_back(std::chrono::seconds(expected));
+  }
+  now += 601s;
+  EXPECT_EQ(lose_and_join(), 0) << "it has run for long";
+}
+
+TEST(MembershipPlanTest, BelowTheMinimumAHostThatRestsIsWaitedFor) {
+  MembershipRules open = open_rules(2, 3);
+  MembershipPlan membership = running(open, "ab");
+  int agent = 'b';
+  Time now = kStart;
+  for (int loss = 0; loss < 2; ++loss) {
+    membership.lost(agent++);
+    membership.ended(GenerationEnd::node_failed, now += 70s);  // no crash loop
+    EXPECT_EQ(membership.join(agent, hello("b"), now), "");
+    if (loss > 0) break;
+    EXPECT_THAT(hosts(start(membership, now)), ElementsAre("a", "b"));
+  }
+  EXPECT_EQ(waits(membership, now), now + 10s);
+  EXPECT_THAT(hosts(start(membership, now + 10s)), ElementsAre("a", "b"));
+  membership.lost(agent);
+  membership.ended(GenerationEnd::node_failed, now + 80s);
+  EXPECT_EQ(membership.join(agent + 1, hello("c"), now + 80s), "") << "another host need not wait";
+  EXPECT_THAT(hosts(start(membership, now + 80s)), ElementsAre("a", "c"));
+}
+
+TEST(MembershipPlanTest, SettingsThatContradictTheLeadersAreRefused) {
+  MembershipRules two = rules(2, 2);
+  two.settings = {"--on-resize=stop", "--resize-grace=120"};
+  MembershipPlan membership{two, kStart};
+  auto other = hello("b");
+  other.settings = {"--on-resize=finish"};
+  EXPECT_EQ(membership.join(1, other, kStart),
+            "b has --on-resize=finish, but the ddprun that leads has --on-resize=stop: give the same, or give it to "
+            "that one alone");
+  other.settings = {"--resize-grace=120"};
+  EXPECT_EQ(membership.join(1, other, kStart), "");
+}
+
+MembershipRules allocation_rules(int min_nodes, int max_nodes, int absent) {
+  MembershipRules joinable = rules(min_nodes, max_nodes);
+  joinable.absent = absent;
+  joinable.allocation = "7";
+  joinable.joinable = true;
+  return joinable;
+}
+
+control::Hello of_allocation(const std::string& allocation, const std::string& host, std::int64_t order) {
+  control::Hello joining = hello(host, order);
+  joining.allocation = allocation;
+  return joining;
+}
+
+TEST(MembershipPlanTest, TheFirstRosterDoesNotWaitForOtherAllocationsWhichJoinBehindIt) {
+  MembershipPlan membership{allocation_rules(1, 4, 2), kStart};
+  membership.join(0, of_allocation("7", "n0", 0), kStart);
+  EXPECT_EQ(membership.describe(), "1 of 1 to 2 nodes has joined: n0");
+  EXPECT_FALSE(complete(membership, kStart));
+  membership.join(1, of_allocation("7", "n1", 1), kStart);
+  EXPECT_THAT(hosts(start(membership, kStart)), ElementsAre("n0", "n1"));
+  EXPECT_EQ(membership.join(2, of_allocation("10", "m1", 0), kStart), "") << "its own node 0";
+  EXPECT_EQ(membership.join(3, of_allocation("9", "m9", 0), kStart), "");
+  EXPECT_THAT(membership.join(4, of_allocation("9", "m8", 0), kStart), HasSubstr("both say that they are node 0"));
+  EXPECT_TRUE(membership.is_guest(2));
+  EXPECT_FALSE(membership.is_guest(1));
+  EXPECT_THAT(membership.agents_of("10"), ElementsAre(2));
+  membership.ended(GenerationEnd::resized, kStart + 2s);
+  EXPECT_THAT(hosts(start(membership, kStart + 2s)), ElementsAre("n0", "n1", "m9", "m1"));
+  for (int agent = 5; agent < 9; ++agent)
+    EXPECT_EQ(membership.join(agent, of_allocation("11", "s", agent), kStart), "") << "a spare";
+  EXPECT_EQ(membership.why_full(), "the job already has its 4 nodes and as many spares");
+}
+
+TEST(MembershipPlanTest, BelowTheMinimumAJobDoesNotWaitForOtherAllocations) {
+  MembershipPlan membership{allocation_rules(2, 4, 2), kStart};
+  for (const int agent : {0, 1}) membership.join(agent, of_allocation("7", "n", agent), kStart);
+  EXPECT_TRUE(complete(membership, kStart));
+  EXPECT_FALSE(membership.may_leave(1));
+  membership.lost(1);
+  membership.ended(GenerationEnd::node_failed, kStart + 100s);
+  EXPECT_EQ(end(membership, kStart + 100s), End::Why::too_few_left);
 }
 
 }  // namespace

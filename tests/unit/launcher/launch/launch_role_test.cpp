@@ -84,9 +84,31 @@ TEST(RoleTest, OneNodeOfAnAllocationNeedsNoStep) {
 
 TEST(RoleTest, AnAllocationGivesAtMostItsNodes) {
   EXPECT_THAT(refusal(with_nodes(5, 5), allocation(4)), HasSubstr("--nnodes=5 was given, but the allocation has 4"));
-  const RoleDecision decision = decide(with_nodes(2, 8), allocation(4));
+}
+
+TEST(RoleTest, WithMoreNodesThanTheAllocationHasOtherAllocationsMayBringThem) {
+  RoleDecision decision = decide(with_nodes(2, 8), allocation(4));
   EXPECT_EQ(decision.nodes.min, 2);
-  EXPECT_EQ(decision.nodes.max, 4);
+  EXPECT_EQ(decision.nodes.max, 8);
+  EXPECT_EQ(decision.absent, 4);
+  EXPECT_EQ(decision.agents(), 4);
+  EXPECT_THAT(decision.components, ElementsAre(4));
+  EXPECT_TRUE(decision.joinable());
+  decision = decide(with_nodes(1, 2), allocation(1));
+  EXPECT_EQ(decision.role, LaunchRole::frontend) << "of one node, as others may join";
+  EXPECT_EQ(decision.absent, 1);
+  EXPECT_FALSE(decide(with_nodes(4, 4), allocation(4)).joinable());
+  EXPECT_FALSE(decide(options(), allocation(4)).joinable());
+  LaunchOptions listed = with_nodes(1, 8);
+  listed.hosts = {{.name = "n0"}, {.name = "n1"}};
+  EXPECT_FALSE(decide(listed).joinable());
+  const auto rules =
+      coordinator_options(with_nodes(2, 8), decide(with_nodes(2, 8), allocation(4)), base::Environment{allocation(4)})
+          .membership;
+  EXPECT_EQ(rules.absent, 4);
+  EXPECT_EQ(rules.allocation, "7");
+  EXPECT_TRUE(rules.open());
+  EXPECT_FALSE(rules.replaceable);
 }
 
 TEST(RoleTest, SparesAreHeldBackFromTheNodesThatThereAre) {
@@ -103,7 +125,9 @@ TEST(RoleTest, SparesAreHeldBackFromTheNodesThatThereAre) {
   some.spares = 2;
   decision = decide(some, allocation(5));
   EXPECT_EQ(decision.nodes.min, 2);
-  EXPECT_EQ(decision.nodes.max, 3);
+  EXPECT_EQ(decision.nodes.max, 4);
+  EXPECT_EQ(decision.absent, 1);
+  EXPECT_EQ(decision.agents(), 5);
   EXPECT_THAT(refusal(some, allocation(3)),
               HasSubstr("--spares=2 with --nnodes=2:4 was given, but the allocation has 3 nodes; hold back fewer"));
   EXPECT_THAT(refusal(some, step(3, "1(x3)")), HasSubstr("but this Slurm step has 3 nodes"));

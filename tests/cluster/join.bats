@@ -1,0 +1,155 @@
+#!/usr/bin/env bats
+# ddprun --join: nodes of a second allocation join a running job, leave it, and are refused where they do not belong.
+
+load ../support/cluster_jobs
+
+setup() {
+  cluster_jobs_setup
+  export XDG_STATE_HOME="$shared/state" # all nodes see it, as a home folder
+  printf '#!/bin/bash\necho "UP $DDP_GENERATION $RANK/$WORLD_SIZE $TORCHELASTIC_RESTART_COUNT $(hostname) $SEED"\n%s\n' \
+    'while ! [ -e "$(dirname "$0")/go" ]; do sleep 0.1; done' >"$shared/worker"
+  chmod +x "$shared/worker"
+  joiners=()
+}
+
+teardown() {
+  [ -n "${cluster:-}" ] || return 0
+  local each
+  for each in ${joiners[@]+"${joiners[@]}"}; do kill -KILL "$each" 2>/dev/null || true; done
+  cluster_jobs_teardown
+}
+
+# lead OPTION...: a job on two nodes, whose id is then in leader.
+lead() {
+  SEED=5 start salloc -Q --exclusive -N2 "$bin/ddprun" --shutdown-timeout 3 "$@" "$shared/worker"
+  eventually 30 has_file
+  leader=$(ls "$shared/state/libddp/jobs" | sed 's/.*[.]//')
+}
+has_file() { [ -n "$(ls "$shared/state/libddp/jobs" 2>/dev/null)" ]; }
+# join NODES [COMMAND...]: in a second allocation; its output goes to $shared/joined.
+join() {
+  local nodes=$1
+  shift
+  timeout -k 5 120 "$cluster" run env -u SEED salloc -Q --exclusive -N"$nodes" "$@" "$bin/ddprun" --join "$leader" \
+    >>"$shared/joined" 2>&1 3>&- &
+  joiners+=($!)
+}
+joined_ends() { # STATUS
+  local status=0
+  wait "${joiners[-1]}" || status=$?
+  unset 'joiners[-1]'
+  [ "$status" -eq "$1" ] || { echo "status $status, not $1"; cat "$shared/joined" "$shared/out"; return 1; }
+}
+# up GENERATION RANKS: so many of it have said so; each allocation's ranks on its own console.
+up() { [ "$(cat "$shared"/{out,joined} 2>/dev/null | grep -c "^UP $1 ./$2 0 ")" -eq "$2" ]; }
+clean_node() { ! "$cluster" on "$1" pgrep -x 'worker|ddprun|ddprun-attempt' >/dev/null; }
+clean() {
+  local node
+  for node in n0 n1 n2 n3; do eventually 20 clean_node $node || { "$cluster" on $node ps axf; return 1; }; done
+  eventually 20 eval '! "$cluster" run pgrep -x "srun|ddprun"'
+  eventually 30 eval '[ -z "$("$cluster" run squeue -h)" ]'
+}
+ends_well() {
+  touch "$shared/go"
+  finish
+  succeeded
+  ! has_file
+  clean
+}
+
+@test "nodes of a second allocation join behind the first, with its program and environment, and end with the job" {
+  lead --nnodes 2:4
+  [ "$(stat -c %a "$shared/state/libddp/jobs/"*)" = 600 ]
+  join 2
+  eventually 60 up 1 4
+  [ "$(grep '^UP 1 [01]/4' "$shared/out" | cut -d' ' -f5 | sort | tr '\n' ' ')" = "n0 n1 " ]
+  [ "$(grep -c '^UP 1 [23]/4 0 n[23] 5$' "$shared/joined")" -eq 2 ]
+  grep -q "^ddprun: n2, n3 joined; 2 of 2 nodes continue with them (generation 1, no restart spent)$" "$shared/out"
+  ends_well
+  joined_ends 0
+}
+
+@test "scancel, SIGTERM to its ddprun and the loss of a node end only the second allocation's part" {
+  lead --nnodes 1:4
+  join 1
+  eventually 60 up 1 3
+  second=$("$cluster" run squeue -h -o %i | grep -vx "$leader")
+  "$cluster" run scancel "$second"
+  eventually 60 up 2 2
+  grep -q "^ddprun: n2 left; 2 of 3 nodes continue (generation 2, no restart spent)$" "$shared/out"
+  wait "${joiners[-1]}" || true
+  unset 'joiners[-1]'
+  join 1
+  eventually 60 up 3 3
+  "$cluster" run pkill -TERM -f 'ddprun --join'
+  eventually 60 up 4 2
+  joined_ends 0
+  join 1
+  eventually 60 up 5 3
+  "$cluster" on n2 pkill -KILL -o -x ddprun
+  eventually 60 up 6 2
+  grep -q "^ddprun: node n2: .*was lost.*; 2 of 3 nodes continue (generation 6, no restart spent)$" "$shared/out"
+  wait "${joiners[-1]}" || true
+  unset 'joiners[-1]'
+  ends_well
+}
+
+@test "a job with --spares takes another allocation's nodes as spares, and refuses more with one line" {
+  lead --spares 1
+  join 1
+  joined_ends 1
+  grep -q "^ddprun: Slurm job $leader refuses these nodes: the job already has its 1 node and 1 spare$" "$shared/joined"
+  "$cluster" on n0 pkill -KILL -o -x ddprun
+  eventually 60 up 1 1
+  grep -q '^UP 1 0/1 0 n1 5$' "$shared/out"
+  join 1
+  eventually 30 grep -q "n[23]: the job is running; it has all its nodes, so this one is a spare" "$shared/joined"
+  ends_well
+  joined_ends 0
+}
+
+@test "what cannot be joined: one line each" {
+  # refused STATUS WORDS COMMAND...: in an allocation of one node
+  refused() {
+    local wanted=$1 words=$2
+    shift 2
+    run timeout 100 "$cluster" run "$@"
+    output=$(grep -v '^srun: error: n[0-9]: task 0: Exited' <<<"$output")
+    mapfile -t lines <<<"$output"
+    [ "$status" -eq "$wanted" ] && [ "${#lines[@]}" -eq 1 ] && [[ $output == "ddprun: "*"$words"* ]] ||
+      { echo "$status: $output"; return 1; }
+  }
+  refused 2 "this is not a Slurm allocation" "$bin/ddprun" --join 7
+  refused 2 "--join takes program and options from the job, but 'train.py' was given too" "$bin/ddprun" --join 7 train.py
+  refused 2 "but --max-restarts was given too" "$bin/ddprun" --max-restarts 1 --join 7
+  refused 2 "this is a task of a Slurm step" srun -Q -N1 "$bin/ddprun" --join 7
+  # a static job has no file
+  start salloc -Q --exclusive -N2 "$bin/ddprun" --shutdown-timeout 3 "$shared/worker"
+  eventually 30 eval 'grep -q "^UP" "$shared/out"'
+  leader=$("$cluster" run squeue -h -o %i)
+  refused 1 "has no ddprun that nodes can join: there is no file" \
+    env PET_RDZV_CONF=read_timeout=1 salloc -Q -N1 "$bin/ddprun" --join "$leader"
+  touch "$shared/go"
+  finish
+  rm "$shared/go"
+  # of a dead job, of another version, readable by others, another user's
+  lead --nnodes 1:4
+  file=$(echo "$shared/state/libddp/jobs/"*)
+  cp "$file" "$shared/kept"
+  sed '1s/^ddprun-agent [^ ]*/ddprun-agent 0.0.1/' "$shared/kept" >"$file"
+  refused 1 "the frontend is version 0.0.1, but ddprun on" salloc -Q -N1 "$bin/ddprun" --join "$leader"
+  cat "$shared/kept" >"$file"
+  chmod 644 "$file"
+  refused 1 "others may use it: its mode is 0644" salloc -Q -N1 "$bin/ddprun" --join "$leader"
+  chmod 600 "$file"
+  chown 65534 "$file"
+  refused 1 "it belongs to user 65534, but this is user 0" salloc -Q -N1 "$bin/ddprun" --join "$leader"
+  chown 0 "$file"
+  touch "$shared/go"
+  finish
+  succeeded
+  ! has_file
+  install -m 600 "$shared/kept" "$file"
+  refused 1 "does not answer: " salloc -Q -N1 "$bin/ddprun" --join "$leader"
+  [[ $output == *"if that job is over, remove '$file'"* ]]
+}
