@@ -130,12 +130,14 @@ class Job:
 
     def over(self):
         """Whether the job has ended; or all of it that can: a stopped frontend ends when it goes on, and srun waits for a
-        task that is stopped until it is to kill it, for one that is cut off until Slurm gives the node up."""
+        task that is stopped until it is to kill it, for one that is cut off until Slurm gives the node up. It kills none
+        because of tasks that succeed, as all others do where the ranks had ended by themselves before."""
         if self.ended():
             return True
         if self.plan.key == ("front", "STOP"):
             return not any(map(self.has_processes, NODES))
-        if self.plan.form == "step" and self.plan.silent() and (self.plan.part == "link" or not self.plan.bad_exit):
+        may_kill = self.plan.bad_exit and not (self.plan.moment == "end" and "Root Cause" not in self.text())
+        if self.plan.form == "step" and self.plan.silent() and (self.plan.part == "link" or not may_kill):
             return not any(self.has_processes(node) for node in NODES if node != self.plan.node)
         return False
 
