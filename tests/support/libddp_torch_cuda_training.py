@@ -277,8 +277,11 @@ def launches():
         (work, launched, copied, filled), buckets = work_of_step(zeroes, lambda net: Ours(net, bucket_cap_mb=160 * 64 / 2**20, **options))
         assert buckets == 7, buckets
         assert (work, launched, copied, filled) == (plain[zeroes], a_bucket * buckets, 0, 0), (options, zeroes, work, plain, launched, copied, filled)
-    (work, launched, *_), buckets = work_of_step(False, lambda net: Ours(net, **view))
-    assert (work, launched, buckets) == (plain[False], 6, 1), (work, plain, launched, buckets)  # 168 gradients a launch
+    # 1,000 gradients in one bucket, 168 a launch
+    for options, zeroes, expected in (({}, False, 12), (view, False, 6), (view, True, 0)):
+        (work, launched, copied, filled), buckets = work_of_step(zeroes, lambda net: Ours(net, **options))
+        assert buckets == 1, buckets
+        assert (work, launched, copied, filled) == (plain[zeroes], expected, 0, 0), (options, zeroes, work, plain, launched, copied, filled)
 
 
 def refused_training():
