@@ -332,7 +332,8 @@ std::vector<int> MembershipPlan::agents_of(const std::string& allocation) const 
 
 bool MembershipPlan::is_guest(int agent) const {
   const Member* member = find([agent](const Member& each) { return each.agent == agent; });
-  return member != nullptr && !member->hello.allocation.empty() && member->hello.allocation != rules_.allocation;
+  if (member == nullptr || rules_.allocation.empty()) return false;
+  return !member->hello.allocation.empty() && member->hello.allocation != rules_.allocation;
 }
 
 std::vector<int> MembershipPlan::waiting() const {

@@ -27,7 +27,7 @@ struct MembershipRules {
   int absent = 0;  ///< of all these, so many are started by others, if at all: the first roster does without
   std::string run_id;
   std::string version;                  ///< of libddp: the same on all nodes
-  std::string allocation{};             ///< Slurm's job whose nodes the job begins with; empty: none
+  std::string allocation{};             ///< Slurm's job whose nodes the job begins with; empty: others cannot join
   std::vector<std::string> settings{};  ///< "--on-resize=stop": must be the same where another node says it
   std::chrono::milliseconds join_timeout{600'000};
   std::chrono::milliseconds last_call{30'000};  ///< for more nodes, once min_nodes have joined, before the job starts

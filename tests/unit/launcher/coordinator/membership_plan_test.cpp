@@ -519,6 +519,12 @@ control::Hello of_allocation(const std::string& allocation, const std::string& h
   return joining;
 }
 
+TEST(MembershipPlanTest, WhereOtherAllocationsCannotJoinNoAgentIsAGuest) {
+  MembershipPlan fixed{rules(1, 1), kStart};
+  fixed.join(0, of_allocation("7", "n0", 0), kStart);
+  EXPECT_FALSE(fixed.is_guest(0));
+}
+
 TEST(MembershipPlanTest, TheFirstRosterDoesNotWaitForOtherAllocationsWhichJoinBehindIt) {
   MembershipPlan membership{allocation_rules(1, 4, 2), kStart};
   membership.join(0, of_allocation("7", "n0", 0), kStart);
