@@ -11,10 +11,11 @@ while ! [ -e "$NOTES/go" ]; do sleep 0.02; done'
 
 # run_nodes MIN:MAX NAME...: agents of which the first leads; they start once all have come.
 run_nodes() {
-  local nodes=$1 name first=1
+  local nodes=$1 name first=1 last_call=1
   shift
+  [ $# -eq 1 ] || last_call=10 # a busy machine starts them one after the other
   for name in "$@"; do
-    start_agent "$name" --nnodes "$nodes" "${meet[@]}" --rdzv-conf last_call_timeout=1 --shutdown-timeout 5 sh -c "$elastic"
+    start_agent "$name" --nnodes "$nodes" "${meet[@]}" --rdzv-conf last_call_timeout=$last_call --shutdown-timeout 5 sh -c "$elastic"
     [ $first -eq 0 ] || eventually 20 listening
     first=0
   done
@@ -273,7 +274,7 @@ while ! [ -e "$NOTES/go" ]; do
   if [ -e "$DDP_CHANGE_DIR/pending" ] && [ -e "$NOTES/fail" ] && [ $RANK = 0 ]; then exit 3; fi
   sleep 0.02
 done'
-  start_agent a --nnodes 1:3 "${meet[@]}" --rdzv-conf last_call_timeout=2 --on-resize finish --resize-grace 1 sh -c "$fails"
+  start_agent a --nnodes 1:3 "${meet[@]}" --rdzv-conf last_call_timeout=30 --on-resize finish --resize-grace 1 sh -c "$fails"
   eventually 20 listening
   for name in b c; do start_agent $name --nnodes 1:3 "${meet[@]}" --on-resize finish --resize-grace 600 sh -c "$fails"; done
   eventually 30 run_in 0 3
