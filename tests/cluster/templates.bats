@@ -196,9 +196,9 @@ trap 'stop=true' USR1
 step=$(cat "$1.$RANK" 2>/dev/null || echo 0)
 echo "START $RANK at $step"
 while [ "$step" -lt "$2" ]; do
-  step=$((step + 1))
-  if $stop || [ $((step % 5)) -eq 0 ]; then echo $step >"$1.$RANK.new" && mv "$1.$RANK.new" "$1.$RANK"; fi
-  if $stop; then echo "SAVED $RANK at $step"; exit 0; fi
+  step=$((step + 1)) last=$stop # the signal may come between the next two lines
+  if $last || [ $((step % 5)) -eq 0 ]; then echo $step >"$1.$RANK.new" && mv "$1.$RANK.new" "$1.$RANK"; fi
+  if $last; then echo "SAVED $RANK at $step"; exit 0; fi
   sleep 0.05
 done
 echo "ENDED $RANK at $step"
