@@ -18,8 +18,9 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 numpy = pytest.importorskip("numpy", reason="numpy is not installed")
 if not torch.distributed.is_available():
     pytest.skip("torch is built without torch.distributed", allow_module_level=True)
-if torch.version.cuda and not shutil.which("nvcc"):
-    pytest.skip("this libtorch is for CUDA, whose compiler its CMake package wants", allow_module_level=True)
+NVCC = shutil.which("nvcc")
+if torch.version.cuda and not (NVCC and (Path(NVCC).resolve().parents[1] / "include" / "cuda_runtime.h").exists()):
+    pytest.skip("this libtorch is for CUDA, whose toolkit its CMake package looks for beside nvcc", allow_module_level=True)
 
 ROOT = Path(__file__).resolve().parents[2]
 BINARIES = Path(os.environ.get("DDP_BIN_DIR", ROOT / "build" / "dev" / "bin"))

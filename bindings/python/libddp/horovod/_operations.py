@@ -141,7 +141,7 @@ def scaled(tensor: torch.Tensor, factor: float) -> torch.Tensor:
 
 
 def apply(function: type[torch.autograd.Function], *given: Any) -> Any:
-    return function.apply(*given)  # type: ignore[no-untyped-call]
+    return function.apply(*given)  # type: ignore[no-untyped-call, unused-ignore]
 
 
 def root_of(root_rank: int, process_set: ProcessSet) -> int:
