@@ -1,5 +1,7 @@
 # For bats files that run what pages show: the blocks of a page become files and a script in the current folder.
 
+export PYTHONPATH=$BATS_TEST_DIRNAME/../support/whole_lines
+
 # page_block PAGE LANGUAGE [FILE]: the text of the page's blocks of this language and, if given, this file's.
 page_block() {
   awk -v head="\`\`\`$2${3:+ $3}" '$0 == head {inside = 1; next} /^```/ {inside = 0} inside' "$1"
