@@ -274,14 +274,14 @@ while ! [ -e "$NOTES/go" ]; do
   if [ -e "$DDP_CHANGE_DIR/pending" ] && [ -e "$NOTES/fail" ] && [ $RANK = 0 ]; then exit 3; fi
   sleep 0.02
 done'
-  start_agent a --nnodes 1:3 "${meet[@]}" --rdzv-conf last_call_timeout=30 --on-resize finish --resize-grace 1 sh -c "$fails"
+  start_agent a --nnodes 1:3 "${meet[@]}" --rdzv-conf last_call_timeout=30 --on-resize finish --resize-grace 10 sh -c "$fails"
   eventually 20 listening
-  for name in b c; do start_agent $name --nnodes 1:3 "${meet[@]}" --on-resize finish --resize-grace 600 sh -c "$fails"; done
+  for name in b c; do start_agent $name --nnodes 1:3 "${meet[@]}" --on-resize finish sh -c "$fails"; done
   eventually 30 run_in 0 3
   kill -TERM "${agents[c]}"
   finish_agent c
   [ "$status" -eq 0 ]
-  eventually 30 run_in 1 2
+  eventually 60 run_in 1 2
   touch "$NOTES/fail"
   kill -TERM "${agents[b]}"
   finish_agent b
