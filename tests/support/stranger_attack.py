@@ -78,10 +78,10 @@ class Attack:
                 self.say(self.dice.randbytes(self.dice.choice((1, 40, 5000))))
             elif self.way == "replay":
                 self.say(self.session())
-            elif len(self.held) < FLOOD:
-                self.held += [self.begin() for _ in range(FLOOD // 4)]
             else:
                 self.count_held()
+                if len(self.held) < FLOOD:
+                    self.held += [self.begin() for _ in range(FLOOD // 4)]
         except OSError:
             pass  # refused, reset or hung up on: as it should be
         self.struck += 1
@@ -125,6 +125,8 @@ class Attacker:
                 one.strike()
 
     def counts(self):
+        for one in self.ports:
+            one.count_held()  # what a busy machine let strike only once
         for way in self.ways:
             yield way, sum(one.connected for one in self.ports if one.way == way)
         yield "unix", sum(one.connected for attacks in self.unix.values() for one in attacks)
