@@ -25,9 +25,8 @@ void WatchedRanks::begin(std::size_t count) {
 }
 
 void WatchedRanks::started(int rank, pid_t pid) {
-  Rank& now = ranks_[rank];
-  now.failed = false;
-  now.probe.emplace(pid);
+  const auto [known, first] = ranks_.try_emplace(rank);
+  if (first || known->second.probe) known->second.probe.emplace(pid);  // else its end was said before its beginning
 }
 
 void WatchedRanks::ended(int rank, int code, bool by_signal) {

@@ -40,6 +40,7 @@ TEST(WatchedRanks, AStoppedOneIsKnownByItsProcess) {
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   ranks.ended(7, SIGKILL, true);
   ranks.ended(5, 0, false);  // it ended before anybody said that it began
+  ranks.started(5, child);
   const std::string later = page_of(ranks);
   EXPECT_THAT(later, HasSubstr(R"(state="starting"} 0)"));
   EXPECT_THAT(later, HasSubstr(R"(state="failed"} 1)"));
