@@ -202,6 +202,7 @@ json.dump(d, open("long.json", "w"))'
   [[ $stderr == *"NCCL: 2.18.3+cuda12.1, $PWD/venv/lib/python3.11/site-packages/nvidia/nccl/lib/libnccl.so.2 (packages of the program's Python)"* ]]
   NCCL_DEBG=1 run -1 "$DDPRUN" --dump-env=dump.json "${job[@]}"
   [ "$(json 'd["ranks"], [x["variable"] for x in d["findings"]], v["RANK"][1]["ranks"]' <dump.json)" = "(2, ['NCCL_DEBG'], '1')" ]
+  [ "$(stat -c %a dump.json)" = 600 ] # other users read no variables
   # A file that cannot be written is said, and the program runs.
   run -1 "$DDPRUN" --dump-env=/nowhere/dump.json "${job[@]}"
   [[ $output == *"ddp-info: warning: "*"/nowhere/"*ENOENT*"; the program starts without a dump of the environments"* && $output == *"rank 0"* ]]
@@ -228,6 +229,7 @@ json.dump(d, open("long.json", "w"))'
   run -0 in_job 3 '[ $RANK = 2 ] || export DDP_DUMP_ENV=$PWD/dump.json; exec "$BIN/rank_program" world'
   [ "$(json '[(x["rule"], x["ranks"]) for x in d["findings"]]' <dump.json)" = "[('env-absent', '2')]" ]
   [ "$(json 'v["LOCAL_RANK"][1]["ranks"]' <dump.json)" = 1 ]
+  [ "$(stat -c %a dump.json)" = 600 ]
   DDP_DUMP_ENV=stderr NCCL_DEBG=1 run -0 --separate-stderr "$BIN/rank_program" world
   [[ $stderr == "1 rank on 1 host: "*"did you mean NCCL_DEBUG?"* ]]
   # A file that cannot be written does not end the job.

@@ -44,6 +44,18 @@ PYTHON
   [ ! -e "$NOTES/ran" ]
 }
 
+@test "bytes that are no UTF-8: whatever ddprun writes as JSON is JSON" {
+  printf 'import os\nos.write(1, b"out \\xe9\\n")\nos.write(2, b"Error: \\xff\\n")\nos._exit(1)\n' >$'latin\xe9.py'
+  VALUE=$'v\xe9\xff' run -1 "$DDPRUN" --log-format json -t 3 --log-dir logs --dump-env=env.json --report-json report.json \
+    --event-log events.jsonl $'latin\xe9.py' $'a\xe9'
+  python3 - <<'PYTHON'
+import json
+for whole in ("report.json", "env.json"):
+    json.loads(open(whole, "rb").read().decode())
+assert len([json.loads(line.decode()) for line in open("events.jsonl", "rb")]) >= 4
+PYTHON
+}
+
 @test "a rank that ends early with 0 is named when the others fail" {
   # Rank 0 fails once it sees that rank 1's process is gone, as when a connection breaks.
   run "$DDPRUN" --nproc-per-node 3 --report-json report.json sh -c \

@@ -217,6 +217,16 @@ TEST_F(FlightOutput, TheFirstFailureOfAGroupIsRecorded) {
   record_failure(*group, failure("something later"));
   EXPECT_EQ(content()["ddp"]["reason"], "all_reduce #1: it is gone (rank 4)");
   EXPECT_EQ(files(), 1U);
+  EXPECT_EQ(fs::status(file()).permissions(), fs::perms{0600});
+}
+
+TEST_F(FlightOutput, ALinkInItsPlaceIsNotFollowed) {
+  std::ofstream(folder_ / "precious") << "mine";
+  fs::create_symlink("precious", file());
+  ::testing::internal::CaptureStderr();
+  record_failure(*join(), failure("it is gone"));
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("ddp.rank3.json' is a link"));
+  EXPECT_EQ(fs::file_size(folder_ / "precious"), 4U);
 }
 
 TEST_F(FlightOutput, WithoutFolderNothingIsWritten) {
@@ -260,6 +270,7 @@ TEST_F(FlightOutput, OnRequest) {
   EXPECT_EQ(json::parse(flight_recorder_json())["ddp"]["rank"], 3);
   dump_flight_recorder(folder_ / "mine.json");
   EXPECT_EQ(json::parse(std::ifstream(folder_ / "mine.json"))["ddp"]["schema"], "ddp-flight/1");
+  EXPECT_EQ(fs::status(folder_ / "mine.json").permissions(), fs::perms{0600});
   const Error error = thrown_by([&] { dump_flight_recorder(folder_ / "none/mine.json"); });
   EXPECT_THAT(error.what(), HasSubstr("ENOENT"));
 }
