@@ -2,6 +2,7 @@
 
     torchrun --nproc-per-node=4 p2p.py
     mpirun --hostfile hosts -np 4 python p2p.py
+    mpirun -np 4 -x MASTER_ADDR=n0 -x MASTER_PORT=29500 python p2p.py   # without libddp
     ddprun --nproc-per-node=4 p2p.py
     srun -n4 --ddp p2p.py                  # or: srun -n4 --mpi=pmix python p2p.py
 
@@ -17,7 +18,10 @@ import torch.distributed as dist
 
 
 def join(backend: str) -> torch.device:
-    """torchrun, ddprun and srun --ddp set the ranks' variables; under srun --mpi=pmix and mpirun libddp knows them."""
+    """torchrun, ddprun and srun --ddp set the ranks' variables, mpirun its own; without MASTER_ADDR libddp finds the other ranks."""
+    if "RANK" not in os.environ and "OMPI_COMM_WORLD_RANK" in os.environ:  # of mpirun, or of ddprun --imitate mpirun
+        os.environ.update(RANK=os.environ["OMPI_COMM_WORLD_RANK"], WORLD_SIZE=os.environ["OMPI_COMM_WORLD_SIZE"],
+                          LOCAL_RANK=os.environ["OMPI_COMM_WORLD_LOCAL_RANK"])
     told = "MASTER_ADDR" in os.environ and "RANK" in os.environ
     if backend == "ddp" or not told:
         import libddp.torch  # registers pmix:// and "ddp"

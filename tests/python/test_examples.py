@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -48,6 +49,13 @@ def test_p2p_finds_its_ranks(tmp_path):
                  "torchrun": (2, lambda *words: torchrun("--nproc-per-node=2", *words))}
     if shutil.which("mpirun"):  # whose ranks come by PMIx
         launchers["mpirun"] = 2, lambda *words: run("mpirun", "--hostfile", tmp_path / "hosts", "-np", "2", sys.executable, *words)
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        launchers["mpirun without libddp"] = 2, lambda *words: run(
+            "mpirun", "--hostfile", tmp_path / "hosts", "-np", "2", "-x", "MASTER_ADDR=127.0.0.1", "-x", f"MASTER_PORT={port}", sys.executable, *words)
+    # nothing says which rank this is but the variables of Open MPI's ranks
+    launchers["imitated mpirun"] = 2, lambda *words: run(
+        BIN / "ddprun", "-np", "2", "--imitate", "mpirun", "env", *(f"-u{name}" for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")), sys.executable, *words)
     for name, (ranks, launch) in launchers.items():
         output = launch(EXAMPLES / "p2p.py", "--elements", "10")
         assert f"rank 0 exchanged 10 elements with {ranks - 1} ranks by gloo" in output, f"{name}: {output}"

@@ -9,7 +9,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 from test_libddp_torch import BIN, ROOT, adapter, python, run  # noqa: E402, F401
 
 JOB = ROOT / "tests" / "support" / "key_value_job.py"
-ALONE = ["key_value_updates", "key_value_staleness", "key_value_faults", "key_value_failed_optimizer", "key_value_shards"]
+ALONE = ["key_value_updates", "key_value_staleness", "key_value_faults", "key_value_exact_averages", "key_value_failed_optimizer", "key_value_shards"]
 FOUR = ["key_values_train", "key_values_asynchronous", "wrong_key_value_trainers"]
 
 

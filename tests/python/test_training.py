@@ -12,7 +12,7 @@ from test_libddp_torch import BIN, ROOT, SITE, adapter, python, run  # noqa: E40
 
 JOB = ROOT / "tests" / "support" / "training_job.py"
 PARTS = ROOT / "tests" / "support" / "training_parts_job.py"
-ALONE = ["metrics_api", "measured_methods", "bounded_metrics", "cuda_metrics", "workload", "averages", "wrong_gradients", "no_memory"]
+ALONE = ["metrics_api", "measured_methods", "jumping_clocks", "bounded_metrics", "cuda_metrics", "workload", "averages", "wrong_gradients", "no_memory"]
 THREE = ["training_by_group", "uneven_data", "reduced_metrics", "raising_steps", "wrong_trainers", "silent_server", "training_by_rpc"]
 
 
@@ -39,8 +39,8 @@ def test_two_trainers_and_a_server(adapter):
     assert sorted(re.findall(r"CHECKED (\w+ \d)", done.stdout)) == sorted(f"{name} {rank}" for name in THREE for rank in range(3))
 
 
-@pytest.mark.parametrize("check, survivors", [("killed_trainer", "02"), ("killed_server", "01"), ("killed_rpc_server", "01")])
-def test_a_dead_rank_is_named_on_the_others(adapter, check, survivors):
+@pytest.mark.parametrize("check, survivors", [("killed_trainer", "02"), ("killed_server", "01"), ("killed_rpc_server", "01"), ("stopped_trainer", "02")])
+def test_a_dead_or_stopped_rank_is_named_on_the_others(adapter, check, survivors):
     done = run(BIN / "ddprun", "--bind=none", "-n", 3, sys.executable, JOB, check)
     for rank in survivors:
         assert f"CHECKED {check} {rank}" in done.stdout, done.stdout + done.stderr
@@ -50,8 +50,9 @@ def benchmark(*arguments, **variables):
     return run(sys.executable, "-m", "libddp.training.benchmark", *arguments, **variables)
 
 
-SMALL = {"DummyModel": {"num_embeddings": 64, "embedding_dim": 16, "dense_input_size": 16, "dense_output_size": 64, "dense_layers_count": 2,
-                        "sparse": False},
+# not in the order of the model's arguments
+SMALL = {"DummyModel": {"sparse": False, "dense_layers_count": 2, "dense_output_size": 64, "dense_input_size": 16, "embedding_dim": 16,
+                        "num_embeddings": 64},
          "Own": {"class": "own_model:make", "width": 8}}
 OWN_MODEL = """
 import torch
@@ -91,18 +92,19 @@ def test_the_benchmark_prints_upstreams_tables(adapter, tmp_path):
     assert re.search(r"ddp_cpu_rpc@group +\| +\S+ \| +\S+ \| +[\d.]+ \|", done.stdout.split("ratios to ddp_allreduce")[1]), done.stdout
 
 
-@pytest.mark.parametrize("suffix, begin", [("svg", b"<?xml"), ("png", b"\x89PNG")])
-def test_the_benchmark_plots_bars(adapter, tmp_path, suffix, begin):
+def test_the_benchmark_plots_bars(adapter, tmp_path):
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
-    folder, file = configurations(tmp_path), tmp_path / f"a b.{suffix}"
+    folder, file = configurations(tmp_path), tmp_path / "a b.svg"
     done = benchmark("--compare", "ddp_allreduce,ddp_cpu_rpc", "--config_dir", folder, "--batch_size=20", "--epochs", 1, "--plot", file)
     assert done.returncode == 0, done.stdout + done.stderr
-    found = file.read_bytes()
-    assert found.startswith(begin)
-    if suffix == "svg":
-        text = found.decode()
-        for word in ("batch_level_metric,batch_all", "hook_future_metric,rpc_dense", "ddp_cpu_rpc@group", "ddp_allreduce", "standard deviation"):
-            assert word in text, word
+    text = file.read_text()
+    assert text.startswith("<?xml")
+    for word in ("batch_level_metric,batch_all", "hook_future_metric,rpc_dense", "ddp_cpu_rpc@group", "ddp_allreduce", "standard deviation"):
+        assert word in text, word
+    program = ("import sys\nfrom libddp.training import MetricsLogger\nfrom libddp.training.benchmark import plot\nlogger = MetricsLogger(0)\n"
+               "with logger.measure('part'):\n    pass\nplot.write(sys.argv[1], {'alone': logger.statistics()})\n")
+    assert run(sys.executable, "-c", program, tmp_path / "t.png").returncode == 0
+    assert (tmp_path / "t.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_benchmark_as_ranks_of_a_launcher_with_an_own_model(adapter, tmp_path):

@@ -1,6 +1,6 @@
 """The same micro-batches on any number of ranks: exact_job.py METHOD...; rank 0 prints each method's digest of the weights.
 
-METHOD: ddp, hvd, or served (the last rank is the server, the others train); with -uneven, the last step has one micro-batch fewer, which
+METHOD: ddp, hvd, served (the last rank is the server, the others train), or kept (it keeps the parameters by name); with -uneven, the last step has one micro-batch fewer, which
 the last rank leaves out by join() or in a server's way, and one rank alone takes as zeros; with -reversed, ranks have each other's
 micro-batches. Each step has four micro-batches. The ranks that train are 1, 2 or 4; uneven 1 or 4.
 """
@@ -111,12 +111,35 @@ def served(rank, size, how):
     return model.module
 
 
+def kept(rank, size, how):
+    ranks = size - 1
+    group = libddp.world().process_group().new_group([ranks, *range(ranks)])
+    model = network()
+    parameters = dict(model.named_parameters())
+    if rank == ranks:
+        training.serve(training.KeyValueParameterServer(rank, parameters.items(), lambda given: torch.optim.SGD(given, 1e-3, momentum=0.9),
+                                                        ranks, exact=True), group)
+        return None
+    connection = training.KeyValueConnection(group)
+    for step in range(STEPS):
+        connection.pull(parameters)
+        mine = share(step, rank, ranks, how) or [(0, 0.0)]
+        for number, (micro, scale) in enumerate(mine):
+            model.zero_grad()
+            loss_of(model, step, micro, scale).backward()
+            send = connection.push if number == len(mine) - 1 else connection.add
+            send(parameters, [each.grad for each in parameters.values()])
+    connection.pull(parameters, latest=True)
+    connection.close()
+    return model
+
+
 def main():
     import libddp.torch  # noqa: F401, pmix://
     torch.set_num_threads(1)
     dist.init_process_group("ddp", init_method="pmix://")
     for how in sys.argv[1:]:
-        model = {"ddp": ddp, "hvd": hvd, "served": served}[how.partition("-")[0]](dist.get_rank(), dist.get_world_size(), how)
+        model = {"ddp": ddp, "hvd": hvd, "served": served, "kept": kept}[how.partition("-")[0]](dist.get_rank(), dist.get_world_size(), how)
         if dist.get_rank() == 0:
             weights = b"".join(each.detach().numpy().tobytes() for each in model.parameters())
             assert all(bool(each.isfinite().all()) for each in model.parameters())

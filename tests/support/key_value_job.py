@@ -17,6 +17,7 @@ import libddp
 import torch
 import torch.distributed as dist
 from libddp import training
+from libddp.training import exact_sums
 from libddp.training.key_value_server import shard_of
 
 CHECKS = {}
@@ -164,6 +165,56 @@ def key_value_faults(rank, size):
     server.push(1, 1, {"a": torch.ones(3)})
     time.sleep(0.1)
     assert refused(libddp.Timeout, server.expire, "no gradients of trainers 0 within 0.05 s").ranks == (1,)
+
+
+@check
+def key_value_exact_averages(rank, size):
+    """The same bits in any order of arrival and on 1, 2 and 4 trainers, whatever the terms; what has no exact average is refused."""
+    torch.manual_seed(9)
+    micro = [torch.randn(3) * 10.0 ** (2 * number - 3) for number in range(4)]
+    words = exact_sums.zeros(3, torch.device("cpu"))
+    for each in micro:
+        exact_sums.add_term(words, each)
+    expected = torch.ones(3, requires_grad=True)
+    optimizer = sgd([expected])
+    expected.grad = exact_sums.mean_of(words, 4, torch.float32)
+    optimizer.step()
+    assert not all(torch.equal(sum(order) / 4, expected.grad) for order in itertools.permutations(micro)), "a plain sum has other bits"
+    for trainers in (1, 2, 4):
+        for order in itertools.permutations(range(trainers)):
+            server = server_of(trainers=trainers, exact=True)
+            for number in order:
+                mine = micro[number * 4 // trainers:(number + 1) * 4 // trainers]
+                gradient = mine[0].clone()
+                if len(mine) > 1:
+                    gradient = exact_sums.zeros(3, torch.device("cpu"))
+                    for each in mine:
+                        exact_sums.add_term(gradient, each)
+                server.push(number, 1, {"a": gradient}, len(mine))
+            assert server.version == 1 and torch.equal(server.parameters["a"], expected), (trainers, order)
+            assert torch.equal(server.parameters["g"], VALUES["g"]), "keys that no trainer pushes get no step"
+    for bound in (1, None):
+        refused(libddp.InvalidArgument, lambda bound=bound: server_of(staleness=bound, exact=True), f"exact with a staleness of {bound}")
+    one, sums = torch.ones(3), exact_sums.zeros(3, torch.device("cpu"))
+    spoilt = exact_sums.zeros(3, torch.device("cpu"))
+    exact_sums.add_term(spoilt, torch.tensor([1, math.inf, 2.0**23]))
+    for kind, gradient, count, words in ((libddp.Mismatch, one.to_sparse(), 1, "sparse float32[3], not float32[3]"),
+                                         (libddp.Mismatch, one, 2, "float32[3], not int64[7]"), (libddp.Mismatch, sums, 1, "int64[7], not float32[3]"),
+                                         (libddp.Mismatch, sums[1:], 2, "int64[6], not int64[7]"),
+                                         (libddp.InvalidArgument, sums, exact_sums.MOST_TERMS, f"are not 1 to {exact_sums.MOST_TERMS - 1}"),
+                                         (libddp.InvalidArgument, sums, 0, "0 micro-batches are not 1"),
+                                         (libddp.InvalidArgument, torch.tensor([1, 2, 2.0**23]), 1, "1 values are not finite, or 2^23"),
+                                         (libddp.InvalidArgument, torch.tensor([1, 2, math.nan]), 1, "1 of 3 values are not finite"),
+                                         (libddp.InvalidArgument, spoilt, 2, "2 values are not finite, or 2^23")):
+        server = server_of(exact=True)
+        server.push(0, 1, {"a": one})
+        assert refused(kind, lambda: server.push(1, 1, {"a": gradient}, count), words, "batch 1 of trainer 1").ranks == (2,)
+        server.push(1, 1, {"a": one})  # what was refused is in no sum
+        assert torch.equal(server.parameters["a"], torch.full((3,), 0.9)), words
+    refused(libddp.InvalidArgument, lambda: server_of().push(0, 1, {"a": sums}, 2), "2 micro-batches are not 1 to 1", "exact=True")
+    server = server_of(trainers=1, exact=True, check_finite=False)
+    server.push(0, 1, {"a": torch.tensor([1, 2, math.nan]), "g": torch.ones(2, 2)})
+    assert server.parameters["a"].isnan().all() and torch.equal(server.parameters["g"], torch.full((2, 2), 0.9)), "of that key alone"
 
 
 class Failing(torch.optim.SGD):

@@ -5,6 +5,7 @@
 Each rank prints "CHECKED <name> <rank>" after each check that held; what does not hold is an exception.
 """
 
+import contextlib
 import itertools
 import math
 import os
@@ -344,6 +345,32 @@ def killed_trainer(rank, size):
 @check
 def killed_server(rank, size):
     train_until_failure(World.of(rank, size), size - 1)
+
+
+@check
+def stopped_trainer(rank, size):
+    """A trainer that the kernel has stopped answers nothing, and is named as one that is late."""
+    world = World.of(rank, size)
+    group = world.exchange()
+    processes = libddp.world().process_group().all_gather_object(os.getpid())
+
+    def forever():
+        if world.serves:
+            training.serve(world.server(timeout=SHORT), group)
+        connection = training.GroupServer(group, SHORT)
+        for batch in itertools.count(1):
+            if batch == 3 and rank == 1:
+                os.kill(os.getpid(), signal.SIGSTOP)
+                sys.exit("who has continued it?")
+            sent(connection, (batch, 0, torch.ones(1000)))
+
+    error = refused(libddp.Timeout, forever, "bucket 0 of batch 3", "no gradient of trainers 1 within 3 s")
+    assert error.ranks == (1,), error
+    sys.stdout.write(f"CHECKED stopped_trainer {rank}\n")
+    sys.stdout.flush()
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(processes[1], signal.SIGKILL)
+    os._exit(0)
 
 
 class Dying(training.AverageParameterServer):

@@ -112,6 +112,27 @@ def measured_methods():
 
 
 @check
+def jumping_clocks():
+    """The wall clock, which administrators and NTP set, is in no metric: neither in its time nor in its key, nor in a trace."""
+    logger, clock = training.MetricsLogger(0), (time.time, time.time_ns)
+    hours = itertools.cycle((0, -5, 7))
+    time.time = lambda: clock[0]() + 3600 * next(hours)
+    time.time_ns = lambda: clock[1]() + 3600 * 10**9 * next(hours)
+    try:
+        named = Named()
+        for number in range(6):
+            with logger.measure("part", "step"):
+                named.scaled(number)
+        trace = json.loads(logger.trace_json())["traceEvents"]
+    finally:
+        time.time, time.time_ns = clock
+    assert all(0 <= seconds < 60 for seconds in logger.get_processed_metrics()["step,part"]), logger.get_processed_metrics()
+    assert len(named.metrics.get_processed_metrics()["own,named"]) == 6
+    begins = [each["ts"] for each in trace if each["ph"] == "X"]
+    assert len(begins) == 6 and begins == sorted(begins) and begins[-1] - begins[0] < 60e6, begins
+
+
+@check
 def bounded_metrics():
     """100,000 records keep the exact moments, a sample, and no more memory than 10,000; so do unfinished ones."""
     ticks = itertools.count(0, 1000)

@@ -4,6 +4,7 @@ They take a BasicHookState, and dense or sparse buckets. Metrics: "hook_future_m
 objects, not texts: torch looks at them.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -39,13 +40,12 @@ def hybrid_hook(state: BasicHookState, bucket: GradBucket) -> torch.futures.Futu
 
 def rpc_hook(state: BasicHookState, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Averages all buckets by the trainer's parameter server."""
-    return _by_server(state, bucket, bucket.index())
+    return _by_server(state, bucket)
 
 
 def sparse_rpc_hook(state: BasicHookState, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Sparse buckets by the parameter server, dense ones by the process group."""
-    index = bucket.index()
-    return _by_server(state, bucket, index) if bucket.buffer().is_sparse else _all_reduced(state, bucket, index)
+    return _by_server(state, bucket) if bucket.buffer().is_sparse else _all_reduced(state, bucket, bucket.index())
 
 
 def exact_rpc_hook(state: ExactHookState, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -56,22 +56,8 @@ def exact_rpc_hook(state: ExactHookState, bucket: GradBucket) -> torch.futures.F
         future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
         future.set_result(bucket.buffer().zero_())  # the sums have it: the next micro-batch adds to nothing
         return future
-    index, trainer = bucket.index(), state.cref
-    if trainer.server is None:
-        raise RuntimeError("this hook needs a parameter server: DdpTrainer(server_rref=...)")
-    key = state.get_key(index)
-    trainer.record_start(_FUTURE, key, "rpc_dense")
-    sent = state.take(bucket, leaves)
-
-    def end(future: torch.futures.Future[Any]) -> torch.Tensor:
-        trainer.record_end(_FUTURE, key)
-        found = _noted(state, future)
-        if isinstance(found, _errors.Error):
-            state.failure = state.failure or found
-            raise found
-        return state.means(bucket, found.to(bucket.buffer().device))
-    averaged: torch.futures.Future[torch.Tensor] = trainer.server.average_gradient(state.batch_number, index, sent).then(end)
-    return averaged
+    return _asked(state, bucket, "rpc_dense", lambda: state.take(bucket, leaves),
+                  lambda found: state.means(bucket, found.to(bucket.buffer().device)))
 
 
 def _backend_of(state: BasicHookState, tensor: torch.Tensor) -> str:
@@ -100,26 +86,30 @@ def _all_reduced(state: BasicHookState, bucket: GradBucket, index: int) -> torch
     return averaged
 
 
-def _by_server(state: BasicHookState, bucket: GradBucket, index: int) -> torch.futures.Future[torch.Tensor]:
+def _by_server(state: BasicHookState, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     tensor = bucket.buffer()
-    trainer = state.cref
+    return _asked(state, bucket, "rpc_sparse" if tensor.is_sparse else "rpc_dense", lambda: tensor if state.cref.use_cuda_rpc else tensor.cpu(),
+                  lambda found: found.to(tensor.device))
+
+
+def _asked(state: BasicHookState, bucket: GradBucket, name: str, sent: Callable[[], torch.Tensor],
+           taken: Callable[[torch.Tensor], torch.Tensor]) -> torch.futures.Future[torch.Tensor]:
+    """Sends to the trainer's server, measured. taken: makes the bucket's averages of the answer."""
+    trainer, index = state.cref, bucket.index()
     if trainer.server is None:
         raise RuntimeError("this hook needs a parameter server: DdpTrainer(server_rref=...)")
     key = state.get_key(index)
-    trainer.record_start(_FUTURE, key, "rpc_sparse" if tensor.is_sparse else "rpc_dense")
-    sent = tensor if trainer.use_cuda_rpc else tensor.cpu()
-    future = trainer.server.average_gradient(state.batch_number, index, sent)
+    trainer.record_start(_FUTURE, key, name)
 
     def end(future: torch.futures.Future[Any]) -> torch.Tensor:
         trainer.record_end(_FUTURE, key)
-        averaged = _noted(state, future)
-        if isinstance(averaged, _errors.Error):
-            state.failure = state.failure or averaged
-            raise averaged
-        whole: torch.Tensor = averaged.to(tensor.device)
-        return whole
-    taken: torch.futures.Future[torch.Tensor] = future.then(end)
-    return taken
+        found = _noted(state, future)
+        if isinstance(found, _errors.Error):
+            state.failure = state.failure or found
+            raise found
+        return taken(found)
+    averaged: torch.futures.Future[torch.Tensor] = trainer.server.average_gradient(state.batch_number, index, sent()).then(end)
+    return averaged
 
 
 def _noted(state: BasicHookState, future: torch.futures.Future[Any]) -> Any:

@@ -13,6 +13,7 @@ import torch
 
 import libddp
 
+from . import exact_sums
 from .group_messages import ANSWER_TAG, DTYPES, FOREVER, OWN, PAYLOAD_TAG, Connection, Serving, finish
 from .key_value_server import KeyValueParameterServer, Unit, shard_of
 from .parameter_server import problem
@@ -69,6 +70,9 @@ class KeyValueConnection(Connection):
         super().__init__(group, timeout, _CALLS)
         table = self._call("table")
         self._servers: int = table["servers"]
+        self._exact: bool = table["exact"]
+        self._sums: dict[str, torch.Tensor] = {}
+        self._added = 0  # micro-batches in them
         self.keys: dict[str, Layout] = dict(table["keys"])
         """Shapes and types of all servers' values by key."""
         for server in range(1, self._servers):
@@ -110,21 +114,40 @@ class KeyValueConnection(Connection):
                 tensor.copy_(found[key])
         return dict(keys)
 
+    def add(self, keys: Iterable[str], gradients: Iterable[torch.Tensor | None]) -> None:
+        """Adds the gradients of a micro-batch to those that the next push() sends, with its own as the last one: for exact servers."""
+        attempted = "adding a micro-batch for the key-value servers"
+        if not self._exact:
+            raise problem("invalid_argument", attempted, "they do not average micro-batches", (), "make them with exact=True, or add gradients yourself")
+        found = [(key, gradient) for key, gradient in zip(keys, gradients, strict=True) if gradient is not None]
+        for key, gradient in found:
+            if gradient.is_sparse or not gradient.dtype.is_floating_point:
+                raise problem("invalid_argument", attempted, f"the {gradient.dtype} gradient of '{key}' has no exact average", (),
+                              "exact averages are of dense floating-point gradients")
+        for key, gradient in found:
+            if key not in self._sums:
+                self._sums[key] = exact_sums.zeros(gradient.numel(), gradient.device)
+            exact_sums.add_term(self._sums[key], gradient)
+        self._added += 1
+
     def push(self, keys: Iterable[str], gradients: Iterable[torch.Tensor | None], batch: int | None = None) -> None:
         """Sends the gradients of a batch, dense or sparse, one for each key; None: of a key without one. Returns when they are copied. A
         trainer that has run out of data pushes no keys until the others have, too. batch: its number, if the servers are to check it; default: the next.
         """
         number = self.batch + 1 if batch is None else batch
         own: dict[int, list[tuple[str, torch.Tensor]]] = {server: [] for server in range(self._servers)}
-        for key, gradient in zip(keys, gradients, strict=True):
-            if gradient is None:
-                continue
+        pairs = [(key, gradient) for key, gradient in zip(keys, gradients, strict=True) if gradient is not None]
+        micro_batches = self._added + 1
+        if self._added:
+            self.add([key for key, _ in pairs], [gradient for _, gradient in pairs])
+            pairs, self._sums, self._added = list(self._sums.items()), {}, 0
+        for key, gradient in pairs:
             if gradient.dtype not in DTYPES:
                 raise problem("invalid_argument", f"pushing '{key}' to its key-value server", f"{gradient.dtype} cannot be sent")
             own[shard_of(key, self._servers)].append((key, gradient.detach()))
-        for server, pairs in own.items():  # also without keys: each server learns that the batch is complete
+        for server, its in own.items():  # also without keys: each server learns that the batch is complete
             descriptions, tensors = [], []
-            for key, gradient in pairs:
+            for key, gradient in its:
                 kind, parts = -1, [gradient]
                 if gradient.is_sparse:
                     whole = gradient.coalesce()
@@ -132,7 +155,7 @@ class KeyValueConnection(Connection):
                 descriptions.append([key, DTYPES.index(gradient.dtype), list(gradient.shape), kind, parts[0].shape[1] if kind >= 0 else 0])
                 tensors += parts
             description, memory = _encoded(descriptions), _packed(tensors)
-            self._send([_PUSH, number, description.numel()], description, memory, server=server)
+            self._send([_PUSH, number, description.numel(), micro_batches], description, memory, server=server)
         self.batch = number
 
     def get_metrics(self) -> list[dict[str, list[float]]]:
@@ -210,12 +233,12 @@ class KeyValueServing(Serving):
             yield from self._receive(description, trainer)
             self._server.pull(trainer, _decoded(description), lambda version, values: self._answer(trainer, version, values), bool(words[2]))
         else:
-            yield from self._pushed(trainer, words[1], torch.empty(words[2], dtype=torch.uint8))
+            yield from self._pushed(trainer, words[1], words[3], torch.empty(words[2], dtype=torch.uint8))
 
     def _answer(self, trainer: int, version: int, values: list[torch.Tensor]) -> None:
         self._send(_packed([torch.tensor([version]), *values]), self._rank_of(trainer), ANSWER_TAG)
 
-    def _pushed(self, trainer: int, batch: int, description: torch.Tensor) -> Iterator[libddp.Work]:
+    def _pushed(self, trainer: int, batch: int, micro_batches: int, description: torch.Tensor) -> Iterator[libddp.Work]:
         yield from self._receive(description, trainer)
         layouts: list[Layout] = []
         entries = _decoded(description)
@@ -228,4 +251,4 @@ class KeyValueServing(Serving):
         for key, _, shape, sparse, _ in entries:
             gradients[key] = next(parts) if sparse < 0 else torch.sparse_coo_tensor(
                 next(parts), next(parts), shape, is_coalesced=True, check_invariants=True)
-        self._server.push(trainer, batch, gradients)
+        self._server.push(trainer, batch, gradients, micro_batches)

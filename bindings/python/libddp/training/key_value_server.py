@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from . import exact_sums
 from .metrics import MetricsLogger, method_metric
 from .parameter_server import ParameterServerBase, added, check_finite_values, describe_layout, divided, layout_of, problem
 
@@ -24,6 +25,7 @@ Unit = tuple[int, int]
 Pulled = Callable[[int, "list[torch.Tensor]"], None]
 _ALL = -1
 _STRAGGLER, _BATCH = ParameterServerBase.PARAMETER_SERVER_STRAGGLER_METRIC, ParameterServerBase.PARAMETER_SERVER_BATCH_METRIC
+_SKIPPED = "push no keys of a batch that a GradScaler skips"
 _SAME_NAMES = "all ranks need the same names: make the servers with the trainers' model"
 
 
@@ -39,6 +41,8 @@ class _Update:
         self.limit = limit
         self.gradients: dict[int, dict[str, torch.Tensor]] = {}
         self.confirmed: set[int] = set()  # other servers that have all of it
+        self.sums: dict[str, torch.Tensor] = {}  # an exact server's, of all trainers, instead of gradients
+        self.terms = 0  # micro-batches in them
 
 
 class KeyValueParameterServer:
@@ -55,6 +59,9 @@ class KeyValueParameterServer:
     DistributedDataParallel for two trainers. k: the same steps in the same order, but a trainer may be k batches ahead.
     None: asynchronous. Each trainer's gradients are a step of their own when they come, and no trainer waits.
 
+    exact: the average is over all micro-batches of all trainers, and its bits do not depend on the number of trainers either: those of
+    libddp.torch.exact_average_hook. With staleness 0 and dense gradients; a value of 2^23 or more counts as not finite.
+
     A key that a trainer does not push counts as zeros; one that no trainer pushes gets no step. Sparse gradients (COO) need an optimizer
     that takes them.
 
@@ -66,12 +73,15 @@ class KeyValueParameterServer:
 
     def __init__(self, rank: int, parameters: Iterable[tuple[str, torch.Tensor]], optimizer: Callable[[list[torch.Tensor]], torch.optim.Optimizer],
                  trainer_count: int, *, number: int = 0, servers: int = 1, staleness: int | None = 0, device: Any = None,
-                 timeout: float = 600.0, check_finite: bool = True) -> None:
+                 timeout: float = 600.0, check_finite: bool = True, exact: bool = False) -> None:
         if trainer_count < 1 or not 0 <= number < servers or (staleness is not None and staleness < 0):
             raise problem("invalid_argument", "making a key-value server", f"there is no server {number} of {servers} with "
                           f"{trainer_count} trainers and a staleness of {staleness}")
         self.rank, self.trainer_count, self.number, self.servers = rank, trainer_count, number, servers
-        self.staleness, self.timeout, self.check_finite = staleness, timeout, check_finite
+        if exact and staleness != 0:
+            raise problem("invalid_argument", "making a key-value server", f"its averages cannot be exact with a staleness of {staleness}", (),
+                          "staleness=0: otherwise gradients depend on which trainer is ahead")
+        self.staleness, self.timeout, self.check_finite, self.exact = staleness, timeout, check_finite, exact
         self.device = torch.device("cpu" if device is None else device)
         """Where it keeps and updates its parameters."""
         self.parameters: dict[str, torch.Tensor] = {
@@ -116,7 +126,7 @@ class KeyValueParameterServer:
     def table(self, trainer: int) -> dict[str, Any]:
         """What a trainer needs to know first."""
         return {"keys": {key: (tuple(value.shape), value.dtype) for key, value in self.parameters.items()},
-                "servers": self.servers, "batch": self._pushed[trainer]}
+                "servers": self.servers, "batch": self._pushed[trainer], "exact": self.exact}
 
     def pull(self, trainer: int, keys: Sequence[str], answer: Pulled, latest: bool = False) -> None:
         """Calls answer(version, values) once, when the values have all updates that they need; latest: all of the trainer's own. They are
@@ -126,9 +136,11 @@ class KeyValueParameterServer:
         self._pulls.append((trainer, list(keys), 0 if latest else self.staleness, answer))
         self._advance()
 
-    def push(self, trainer: int, batch: int, gradients: Mapping[str, torch.Tensor]) -> None:
-        """Takes a trainer's gradients of a batch, which are the server's from here on. On any device."""
-        self._check_push(trainer, batch, gradients)
+    def push(self, trainer: int, batch: int, gradients: Mapping[str, torch.Tensor], micro_batches: int = 1) -> None:
+        """Takes a trainer's gradients of a batch, which are the server's from here on. On any device. micro_batches: beyond one, for an
+        exact server, the gradients are sums of exact_sums over so many."""
+        self._check_push(trainer, batch, gradients, micro_batches)
+        taken = dict(gradients) if not self.exact else self._as_sums(trainer, batch, gradients, micro_batches)
         unit = batch, _ALL if self.staleness is not None else trainer
         update = self._updates.get(unit)
         if update is None or not update.gradients:
@@ -137,7 +149,11 @@ class KeyValueParameterServer:
             self.metrics.record_start(_STRAGGLER, unit, ParameterServerBase.PARAM_INDEX_STRAGGLER)
             self.metrics.record_start(_BATCH, unit, ParameterServerBase.PARAM_INDEX_BATCH)
         self.delays[(batch - 1 if self.staleness is not None else self.version) - self._known[trainer]] += 1
-        update.gradients[trainer] = dict(gradients)
+        update.gradients[trainer] = taken if not self.exact else {}
+        if self.exact:
+            update.terms += micro_batches
+            for key, words in taken.items():
+                update.sums[key] = words if key not in update.sums else update.sums[key].add_(words)
         self._pushed[trainer] = batch
         if self._whole(update):
             self.metrics.record_end(_STRAGGLER, unit)
@@ -160,8 +176,11 @@ class KeyValueParameterServer:
     def _rank_of(self, trainer: int) -> int:
         return self._ranks[self.servers + trainer]
 
-    def _check_push(self, trainer: int, batch: int, gradients: Mapping[str, torch.Tensor]) -> None:
-        attempted = f"pushing batch {batch} of trainer {trainer} to the server of rank {self.rank}"
+    def _describe(self, trainer: int, batch: int) -> str:
+        return f"pushing batch {batch} of trainer {trainer} to the server of rank {self.rank}"
+
+    def _check_push(self, trainer: int, batch: int, gradients: Mapping[str, torch.Tensor], micro_batches: int) -> None:
+        attempted = self._describe(trainer, batch)
         blamed = [self._rank_of(trainer)]
         last, known = self._pushed[trainer], self._known[trainer]
         if batch != last + 1:
@@ -171,15 +190,36 @@ class KeyValueParameterServer:
                           "pull() before each batch")
         self._check_keys(attempted, trainer, gradients)
         others = self._updates.get((batch, _ALL))
+        room = exact_sums.MOST_TERMS - (others.terms if others else 0) if self.exact else 1
+        if not 1 <= micro_batches <= room:
+            raise problem("invalid_argument", attempted, f"{micro_batches} micro-batches are not 1 to {room}", blamed,
+                          "servers with exact=True take several")
         for key, gradient in gradients.items():
             kept = self.parameters[key]
             expected = next((layout_of(each[key]) for each in (others.gradients.values() if others else ()) if key in each), None)
             found = layout_of(gradient)
-            if found[:2] != (tuple(kept.shape), kept.dtype) or expected not in (None, found):
+            if micro_batches > 1:  # their sums
+                expected = ((2 * kept.numel() + 1,), torch.int64, torch.strided, 0)
+            elif self.exact:
+                expected = layout_of(kept)
+            if expected not in (None, found) or micro_batches == 1 and found[:2] != (tuple(kept.shape), kept.dtype):
                 raise problem("mismatch", attempted, f"the gradient of '{key}' is {describe_layout(found)}, not "
                               f"{describe_layout(expected or layout_of(kept))}", blamed, "all trainers need the same model")
-            if self.check_finite:
-                check_finite_values(f"{attempted}, key '{key}'", gradient, blamed, "push no keys of a batch that a GradScaler skips")
+            if self.check_finite and micro_batches == 1:
+                check_finite_values(f"{attempted}, key '{key}'", gradient, blamed, _SKIPPED)
+
+    def _as_sums(self, trainer: int, batch: int, gradients: Mapping[str, torch.Tensor], micro_batches: int) -> dict[str, torch.Tensor]:
+        """By key; each has all its values, unless those need not be finite."""
+        found = {}
+        for key, gradient in gradients.items():
+            words = found[key] = gradient.to(self.device)
+            if micro_batches == 1:
+                words = found[key] = exact_sums.zeros(gradient.numel(), self.device)
+                exact_sums.add_term(words, gradient.to(self.device))
+            if self.check_finite and bool(words[-1]):
+                raise problem("invalid_argument", f"{self._describe(trainer, batch)}, key '{key}'", f"{int(words[-1])} values are not finite, or 2^23 "
+                              "or more", [self._rank_of(trainer)], f"look for the first loss that is NaN there, or {_SKIPPED}")
+        return found
 
     # Updates
 
@@ -208,12 +248,7 @@ class KeyValueParameterServer:
     def _apply(self, unit: Unit, update: _Update) -> None:
         with self._all_or_broken():
             for key, parameter in self.parameters.items():
-                total: torch.Tensor | None = None
-                for trainer in sorted(update.gradients):
-                    if key in update.gradients[trainer]:
-                        total = added(total, update.gradients[trainer].pop(key).to(self.device))
-                count = self.trainer_count if self.staleness is not None else 1
-                parameter.grad = None if total is None else divided(total, count).to(parameter.dtype)
+                parameter.grad = self._average(update, key, parameter)
             if self.optimizer is not None:
                 self.optimizer.step()
                 self.optimizer.zero_grad(set_to_none=True)
@@ -221,6 +256,17 @@ class KeyValueParameterServer:
         self.metrics.record_end(_BATCH, unit)
         if self.on_update is not None:
             self.on_update(self.version)
+
+    def _average(self, update: _Update, key: str, parameter: torch.Tensor) -> torch.Tensor | None:
+        if self.exact:
+            words = update.sums.pop(key, None)
+            return None if words is None else exact_sums.mean_of(words, update.terms, parameter.dtype).reshape(parameter.shape)
+        total: torch.Tensor | None = None
+        for trainer in sorted(update.gradients):
+            if key in update.gradients[trainer]:
+                total = added(total, update.gradients[trainer].pop(key).to(self.device))
+        count = self.trainer_count if self.staleness is not None else 1
+        return None if total is None else divided(total, count).to(parameter.dtype)
 
     @contextlib.contextmanager
     def _all_or_broken(self) -> Iterator[None]:
