@@ -1,9 +1,12 @@
-# Where processes stand, who hangs in a job, and its metrics: for programs, no part of libddp.so.
-add_library(ddp_stacks STATIC
-  src/diagnostics/stacks/proc_stack.cpp
-  src/diagnostics/stacks/stack_gatherer.cpp
-  src/diagnostics/stacks/stack_tools.cpp)
-target_link_libraries(ddp_stacks PUBLIC ddp_base PRIVATE ddp_options)
+# Where a process is.
+ddp_add_component(stacks
+  SOURCES
+    src/diagnostics/stacks/proc_stack.cpp
+    src/diagnostics/stacks/stack_gatherer.cpp
+    src/diagnostics/stacks/stack_tools.cpp
+  NEEDS base)
+
+# Who hangs in a job, and its metrics: for programs, no part of libddp.so.
 add_library(ddp_hang STATIC
   src/diagnostics/hang/facts_wire.cpp
   src/diagnostics/hang/hang_inquiry.cpp
@@ -26,4 +29,4 @@ add_library(ddp_metrics STATIC
   src/diagnostics/metrics/metrics_page.cpp
   src/diagnostics/metrics/watched_ranks.cpp)
 target_link_libraries(ddp_metrics PUBLIC ddp_hang ddp_flight ddp_stream ddp_base PRIVATE fmt::fmt nlohmann_json::nlohmann_json ddp_options)
-ddp_use_precompiled_headers(ddp_stacks ddp_hang ddp_metrics)
+ddp_use_precompiled_headers(ddp_hang ddp_metrics)

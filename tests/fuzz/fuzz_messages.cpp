@@ -45,7 +45,7 @@ using Messages =
                collectives::tcp::FailureNotice, collectives::tcp::RankRecord, collectives::tcp::Opening,
                collectives::nccl::RankReport, diagnostics::HostFacts, diagnostics::RankEnvironment,
                tools::doctor::RankFacts, tools::doctor::ProbeReport, tools::RankReport, selftest::RankResult,
-               named::Announcement, named::Decision, named::Learned, named::Leaving, named::AllJoined>;
+               named::Announcement, named::Decision, named::Learned, named::Leaving, named::AllJoined, named::Doing>;
 
 void require(bool condition) {
   if (!condition) std::abort();

@@ -1,6 +1,8 @@
 """libddp.horovod, libddp.mpi, and the names under which DDP_AS gives them, by programs of tests/support under ddprun."""
 
+import os
 import re
+import shutil
 import sys
 
 import pytest
@@ -65,15 +67,39 @@ def test_wrong_variables_are_refused(variable, words):
     assert done.returncode == 1 and variable in done.stderr and words in done.stderr, done.stderr
 
 
-def test_a_stalled_operation_is_reported_and_ends():
-    program = ("import libddp.horovod as hvd, torch, time; hvd.init()\n"
-               "if hvd.rank() == 1: time.sleep(4)\n"
-               "else: hvd.allreduce(torch.ones(1), name='layer.weight')\n")
-    done = run(BIN / "ddprun", "-n", 2, "--no-python", sys.executable, "-c", program, HOROVOD_STALL_CHECK_TIME_SECONDS="0.5",
-               HOROVOD_STALL_SHUTDOWN_TIME_SECONDS="1.5")
+STALL = """
+import libddp.horovod as hvd, torch, time
+def loads_a_batch():
+    if hvd.rank() == 1:
+        time.sleep(300)
+hvd.init()
+hvd.allreduce(torch.ones(1), name='loss')
+loads_a_batch()
+hvd.allreduce(torch.ones(1), name='layer.weight')
+"""
+
+
+def test_a_stalled_operation_is_reported_with_what_the_missing_rank_does_and_ends(tmp_path):
+    (tmp_path / "train.py").write_text(STALL)
+    if not shutil.which("py-spy"):  # what it prints, for one rank
+        (tmp_path / "py-spy").write_text("#!/bin/sh\nprintf 'Thread %s (idle): \"MainThread\"\\n    loads_a_batch (train.py:5)\\n' $3\n")
+        (tmp_path / "py-spy").chmod(0o755)
+    done = job(2, tmp_path / "train.py", HOROVOD_STALL_CHECK_TIME_SECONDS="0.5", HOROVOD_STALL_SHUTDOWN_TIME_SECONDS="6",
+               PATH=f"{os.environ['PATH']}:{tmp_path}")
     assert done.returncode == 1, done.stdout + done.stderr
     assert "all_reduce 'layer.weight' waits for rank 1; rank 1 has submitted nothing else" in done.stderr, done.stderr
-    assert "HorovodInternalError" in done.stderr and "rank 1 did not submit it in time" in done.stderr, done.stderr
+    instead = r"rank 1 is in loads_a_batch \(.*train.py:5\).*; it submitted all_reduce 'loss' last, \d+ s ago"
+    assert re.search("others wait: " + instead, done.stderr), done.stderr
+    assert re.search("HorovodInternalError.*rank 1 did not submit it in time; " + instead, done.stderr), done.stderr
+
+
+def test_a_rank_that_waits_in_another_group_is_reported_with_its_operation():
+    program = ("import libddp.horovod as hvd, torch; hvd.init()\n"
+               "if hvd.rank() == 1: hvd._job.job().group.all_reduce(torch.ones(1)).wait()\n"
+               "else: hvd.allreduce(torch.ones(1), name='layer.weight')\n")
+    done = run(BIN / "ddprun", "-n", 2, "--no-python", sys.executable, "-c", program, HOROVOD_STALL_SHUTDOWN_TIME_SECONDS="1")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert re.search(r"rank 1 .*has been in all_reduce #\d+ of group '[\w.]+' for \d+ s; it has submitted no named operation", done.stderr), done.stderr
 
 
 @pytest.mark.parametrize("ranks", [2, 3])

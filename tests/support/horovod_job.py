@@ -175,6 +175,10 @@ def joins(rank, size):
     hvd.join()
     for step in range(2 * rank):
         assert hvd.allreduce(torch.ones(2), op=hvd.Adasum, name="adaptive").tolist() == [1.0, 1.0], "of equal vectors, however many"
+    hvd.join()
+    for step in range(2 * rank + 1):
+        objects = hvd.allgather_object({"rank": rank, "step": step}, name="metrics")
+        assert objects == [{"rank": each, "step": step} for each in range(size) if 2 * each + 1 > step], (step, objects)
     last = hvd.join()
     equal_on_all(last)
     assert 0 <= last < size

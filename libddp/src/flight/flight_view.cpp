@@ -121,6 +121,23 @@ FlightView::Sums sums_of(const FlightSums& sums, const FlightClock::Reader& time
 
 }  // namespace
 
+std::string describe_group(const std::string& name) {
+  // "torch.ID.0123abcd", as bindings/python/libddp/_backend.py makes them; torch's own name of its first group is "0".
+  constexpr std::string_view kTorchs = "torch.";
+  const auto end = name.rfind('.');
+  if (!name.starts_with(kTorchs) || end <= kTorchs.size() || end + 9 != name.size())
+    return fmt::format("group '{}'", name);
+  const std::string id = name.substr(kTorchs.size(), end - kTorchs.size());
+  return id == "0" ? "torch's default group" : fmt::format("torch's group '{}'", id);
+}
+
+std::string describe(const FlightView::Call& call) {
+  const std::string group = describe_group(call.group);
+  if (!call.transfer) return fmt::format("{} #{} of {}", call.operation, call.sequence, group);
+  return fmt::format("{} {} member {} of {}", call.operation, call.operation == "recv" ? "from" : "to", call.peer,
+                     group);
+}
+
 std::optional<FlightView> read_flight_memory(std::span<const std::byte> memory) {
   if (memory.size() < sizeof(FlightHeader)) return std::nullopt;
   const auto& header = *reinterpret_cast<const FlightHeader*>(memory.data());

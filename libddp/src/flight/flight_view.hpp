@@ -85,6 +85,11 @@ constexpr auto description(const FlightView*) {
 /// version. Text in it is made printable.
 std::optional<FlightView> read_flight_memory(std::span<const std::byte> memory);
 
+/// "group 'world'", "torch's default group": groups of torch.distributed by torch's names.
+std::string describe_group(const std::string& name);
+/// "all_reduce #34 of group 'world'", "send to rank 2 (#3) of group 'world'".
+std::string describe(const FlightView::Call& call);
+
 // ---- Another process's flight recorder, found below /proc and read while the process runs or hangs, without its help.
 
 /// Keeps the memory of one recorder mapped, since finding it takes ten times as long as reading it. Not thread-safe.

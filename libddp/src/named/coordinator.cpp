@@ -293,6 +293,17 @@ std::vector<std::string> Coordinator::stalled(Time limit) const {
   return lines;
 }
 
+std::set<int> Coordinator::awaited(Time limit) const {
+  std::set<int> ranks;
+  for (const auto& [number, set] : sets_) {
+    for (const auto& [key, entry] : set.entries) {
+      if (entry.since > limit) continue;
+      for (const int rank : missing(set, entry)) ranks.insert(rank);
+    }
+  }
+  return ranks;
+}
+
 std::optional<ErrorDetail> Coordinator::overdue(Time limit) const {
   for (const auto& [number, set] : sets_) {
     for (const auto& [key, entry] : set.entries) {

@@ -34,6 +34,8 @@ class Coordinator {
   /// For a report: one line for each operation that has waited since @p limit, with the ranks that are missing, and
   /// what those wait for themselves, first of all what has a similar name.
   std::vector<std::string> stalled(Time limit) const;
+  /// Whom what has waited since @p limit waits for.
+  std::set<int> awaited(Time limit) const;
   /// That what has waited since @p limit has failed: names the first one and its missing ranks. Nothing if none has.
   std::optional<ErrorDetail> overdue(Time limit) const;
 

@@ -52,13 +52,16 @@ Engine::Engine(const ProcessGroup& parent, const NamedOptions& options)
   if (parent.rank() == 0) coordinator_.emplace(parent.global_ranks(), options.fusion_bytes);
 }
 
-Engine::~Engine() = default;
+Engine::~Engine() {
+  if (answering_.joinable()) answering_.detach();  // a forked child's, which has no such thread: shutdown() joins it
+}
 
-SetState& Engine::set_of(const Lock& /*lock*/, int number, const std::string& attempted) {
+SetState& Engine::set_of(const Lock& /*lock*/, int number, const Key& key) {
   if (end_) throw Error{*end_};
   const auto found = sets_.find(number);
   if (found != sets_.end()) return *found->second;
-  base::throw_invalid_argument(attempted, fmt::format("this rank is not in process set {}, or it was removed", number),
+  base::throw_invalid_argument(name_of(key),
+                               fmt::format("this rank is not in process set {}, or it was removed", number),
                                "submit operations on the ranks of the set only");
 }
 
@@ -75,11 +78,13 @@ Engine::PendingPointer Engine::submit(Request request, NamedCall call) {
   {
     Lock lock(mutex_);
     const Key& key = pending->subject->request.key;
-    SetState& set = set_of(lock, call.set, name_of(key));
+    SetState& set = set_of(lock, call.set, key);
     if (!set.active.emplace(key, pending).second) {
       base::throw_invalid_argument(name_of(key), "an operation of this name is under way",
                                    "wait for it, or give another name");
     }
+    last_key_ = key;
+    last_since_ = pending->since;
     hold(lock, set, pending);
     if (!set.order && !set.unsent.empty()) {
       if (parent_.size() == 1) {
@@ -155,6 +160,7 @@ void Engine::send(const Lock& lock, ToCoordinator message) {
     coordinator_->announce(own_, std::move(*announcement), Deadline::Clock::now());
   if (std::holds_alternative<Joined>(message.content)) coordinator_->join(own_);
   if (const auto* const stuck = std::get_if<Stuck>(&message.content)) leave_late(lock, *stuck);
+  if (auto* const doing = std::get_if<Doing>(&message.content)) take_answer(lock, own_, std::move(*doing));
 }
 
 /// On rank 0, where all are to do it: tells the others.
@@ -203,6 +209,7 @@ void Engine::apply(const Lock& lock, FromCoordinator message) {
   }
   if (auto* const ended = std::get_if<Ended>(&message.content)) end_all(lock, Error{std::move(ended->error)});
   if (const auto* const stuck = std::get_if<Stuck>(&message.content)) leave_late(lock, *stuck);
+  if (const auto* const question = std::get_if<Question>(&message.content)) answer(lock, *question);
 }
 
 void Engine::apply_decision(const Lock& lock, Decision& decision) {
@@ -286,6 +293,7 @@ void Engine::arrived(int rank, const Bytes& message) {
     coordinator_->announce(who, std::move(*announcement), Deadline::Clock::now());
   if (std::holds_alternative<Joined>(content)) coordinator_->join(who);
   if (const auto* const stuck = std::get_if<Stuck>(&content)) leave_late(lock, *stuck);
+  if (auto* const doing = std::get_if<Doing>(&content)) take_answer(lock, who, std::move(*doing));
   if (auto* const leaving = std::get_if<Leaving>(&content); leaving != nullptr && !end_) {
     const Error error{std::move(leaving->error)};
     tell_end(lock, error);
@@ -352,28 +360,9 @@ std::optional<Deadline> Engine::look_after_waiting(const Lock& lock) {
     if (holds && !set->token) sooner(Deadline::after(kHeld));
   }
   if (coordinator_) {
-    if (const auto oldest = coordinator_->oldest()) sooner(report_stalls(lock, *oldest));
+    if (const auto when = report_stalls(lock)) sooner(*when);
   }
   return next;
-}
-
-/// @return when to look again.
-Deadline Engine::report_stalls(const Lock& lock, Pending::Time oldest) {
-  const auto now = Deadline::Clock::now();
-  if (const auto overdue = coordinator_->overdue(now - limit_)) {
-    const Error error{*overdue};
-    tell_end(lock, error);
-    end_all(lock, error);
-  }
-  Deadline next{oldest + limit_};
-  if (options_.stall_check.count() == 0) return next;
-  const auto since = reported_ && *reported_ > oldest ? *reported_ : oldest;
-  if (now - since < options_.stall_check) return earlier(next, Deadline{since + options_.stall_check});
-  reported_ = now;
-  for (const std::string& line : coordinator_->stalled(now - options_.stall_check)) {
-    base::log(base::LogLevel::warning, "for more than {} s, {}", options_.stall_check.count() / 1000, line);
-  }
-  return earlier(next, Deadline::after(options_.stall_check));
 }
 
 bool Engine::done(Pending& pending) {
@@ -487,7 +476,7 @@ void Engine::remove_set(int number, Deadline deadline) {
 
 std::vector<int> Engine::ranks_of(int number) {
   Lock lock(mutex_);
-  return set_of(lock, number, "asking for a process set").group.global_ranks();
+  return set_of(lock, number, {}).group.global_ranks();
 }
 
 void Engine::finish(const Lock& /*lock*/, Pending& pending, const std::optional<Error>& error) {
@@ -548,6 +537,7 @@ void Engine::shutdown() noexcept {
   } catch (const std::exception& problem) {
     base::log(base::LogLevel::error, "ending named operations failed: {}", problem.what());
   }
+  if (answering_.joinable()) answering_.join();
   star_.end();
   const Lock lock(mutex_);
   gone.swap(sets_);

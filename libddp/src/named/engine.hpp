@@ -8,7 +8,9 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -52,7 +54,7 @@ class Engine final : public StarUser, public std::enable_shared_from_this<Engine
   std::optional<Deadline> round() override;
 
   // agreement
-  SetState& set_of(const Lock& lock, int number, const std::string& attempted);
+  SetState& set_of(const Lock& lock, int number, const Key& key);
   void hold(const Lock& lock, SetState& set, PendingPointer pending);
   void flush(const Lock& lock);
   void send(const Lock& lock, ToCoordinator message);
@@ -65,7 +67,15 @@ class Engine final : public StarUser, public std::enable_shared_from_this<Engine
   void tell_where_late(const Lock& lock, SetState& set);
   void leave_where_stuck(const Lock& lock, SetState& set, Pending::Time limit);
   std::optional<Deadline> look_after_waiting(const Lock& lock);
-  Deadline report_stalls(const Lock& lock, Pending::Time oldest);
+
+  // stalls
+  struct Inquiry;
+  /// Of rank 0. @return when to look again.
+  std::optional<Deadline> report_stalls(const Lock& lock);
+  void ask(const Lock& lock, const std::set<int>& ranks);
+  void answer(const Lock& lock, Question question);
+  void take_answer(const Lock& lock, int rank, Doing doing);
+  std::string last_operation(const Lock& lock) const;
 
   // steps
   void offer_token(const Lock& lock, SetState& set);
@@ -109,7 +119,13 @@ class Engine final : public StarUser, public std::enable_shared_from_this<Engine
   std::optional<std::pair<Error, Deadline>> suspicion_;  ///< becomes the end, unless another explains it by then
   bool woken_ = false;                                   ///< the star's thread will flush
   int added_ = 0;
+  Key last_key_;  ///< of what this rank has submitted last
+  std::optional<Pending::Time> last_since_;
   std::optional<Pending::Time> reported_;
+  std::unique_ptr<Inquiry> inquiry_;  ///< under way
+  std::uint64_t inquiries_ = 0;
+  bool answers_ = false;  ///< `answering_` is at it
+  std::thread answering_;
   NamedCounts counts_;
 };
 

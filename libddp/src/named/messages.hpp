@@ -111,8 +111,17 @@ constexpr auto description(const Stuck*) {
   return base::describe({"report of a rank that waits"}, base::fields<&Stuck::set>(base::kCount),
                         base::fields<&Stuck::epoch>());
 }
+/// What it does while others wait for it, as text, to Question `number`.
+struct Doing {
+  std::uint64_t number = 0;
+  std::string text{};
+};
+constexpr auto description(const Doing*) {
+  return base::describe({"what a rank does"}, base::fields<&Doing::number>(),
+                        base::fields<&Doing::text>(base::Rule{.longest = kMostNameBytes}));
+}
 struct ToCoordinator {
-  std::variant<Announcement, Joined, Leaving, Stuck> content{};
+  std::variant<Announcement, Joined, Leaving, Stuck, Doing> content{};
 };
 constexpr auto description(const ToCoordinator*) {
   return base::describe({"message of a rank about named operations", 1}, base::fields<&ToCoordinator::content>());
@@ -163,8 +172,15 @@ struct Ended {
 constexpr auto description(const Ended*) {
   return base::describe({"end of named operations"}, base::fields<&Ended::error>());
 }
+/// Others wait for this rank: what does it do?
+struct Question {
+  std::uint64_t number = 0;
+};
+constexpr auto description(const Question*) {
+  return base::describe({"question what a rank does"}, base::fields<&Question::number>());
+}
 struct FromCoordinator {
-  std::variant<Decision, Learned, AllJoined, Ended, Stuck> content{};  ///< Stuck: as it came
+  std::variant<Decision, Learned, AllJoined, Ended, Stuck, Question> content{};  ///< Stuck: as it came
 };
 constexpr auto description(const FromCoordinator*) {
   return base::describe({"answer about named operations", 1}, base::fields<&FromCoordinator::content>());

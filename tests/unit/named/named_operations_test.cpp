@@ -360,7 +360,8 @@ TEST(NamedOperations, WhatRanksDoNotSubmitInTimeFailsOnAllAndNamesThem) {
               }
               const Error error = end_of(named.submit({.name = "alone"})).value();
               EXPECT_EQ(error.code(), ErrorCode::timeout);
-              EXPECT_THAT(error.what(), HasSubstr("barrier 'alone': rank 1 did not submit it in time"));
+              EXPECT_THAT(error.what(), HasSubstr("barrier 'alone': rank 1 did not submit it in time; rank 1 has "
+                                                  "submitted no named operation"));
             });
 }
 
@@ -382,7 +383,8 @@ TEST(NamedOperations, WhatIsMissingInTheLearnedOrderFailsAsWell) {
               }
               const Error error = end_of(named.submit(reduction("a", values))).value();
               EXPECT_EQ(error.code(), ErrorCode::timeout);
-              EXPECT_THAT(error.what(), HasSubstr("all_reduce 'a': rank 1 did not submit it in time"));
+              EXPECT_THAT(error.what(), HasSubstr("all_reduce 'a': rank 1 did not submit it in time; rank 1 submitted "
+                                                  "all_reduce 'b' last"));
             });
 }
 

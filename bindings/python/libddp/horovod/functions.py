@@ -60,12 +60,12 @@ def broadcast_object_fn(root_rank: int = 0, name: str | None = None, process_set
 
 
 def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
-    """All ranks' objects, in rank order."""
+    """All ranks' objects, in rank order, but for ranks that have joined: those contribute none."""
     sent = torch.frombuffer(bytearray(_dumps(obj)), dtype=torch.uint8)
     rows: list[list[int]] = []
     handle = mpi_ops._gather([sent], True, (name or type(obj).__name__) + ".objects", global_process_set, rows)
     gathered = mpi_ops.synchronize(handle)
-    return [pickle.loads(part.numpy().tobytes()) for part in gathered.split(rows[0])]
+    return [pickle.loads(part.numpy().tobytes()) for part in gathered.split(rows[0]) if part.numel()]
 
 
 def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int, model: Any = None) -> None:

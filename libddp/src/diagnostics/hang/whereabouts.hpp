@@ -33,10 +33,8 @@ Whereabouts whereabouts(const RankFacts& rank);
 /// By its process alone.
 Place place_of_process(const RankFacts& rank);
 
-/// "group 'world'", "torch's default group": groups of torch.distributed by torch's names.
-std::string describe_group(const std::string& name);
-/// "all_reduce #34 of group 'world'", "send to rank 2 (#3) of group 'world'".
-std::string describe(const flight::FlightView::Call& call);
+using flight::describe;
+using flight::describe_group;
 /// "12 s", "0.3 s", "3 min", "2 h".
 std::string duration(double seconds);
 

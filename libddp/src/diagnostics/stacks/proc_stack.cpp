@@ -118,6 +118,7 @@ int yama_scope(const std::string& proc) {
 namespace {
 
 constexpr std::size_t kMaxReasonBytes = 200;
+constexpr int kMostMainFrames = 3;
 
 template <class Use>
 void for_each_line(std::string_view text, Use use) {
@@ -217,6 +218,19 @@ std::string stack_of_py_spy(std::string_view output) {
     }
   });
   return format_threads(threads);
+}
+
+std::string main_frames(std::string_view stack) {
+  std::string text;
+  int frames = -1;  // not there yet
+  for_each_line(stack, [&](std::string_view line) {
+    if (!line.starts_with("  ")) {
+      frames = frames < 0 && line.find("\"MainThread\"") != line.npos ? 0 : frames < 0 ? -1 : kMostMainFrames;
+    } else if (frames >= 0 && frames++ < kMostMainFrames) {
+      text += fmt::format("{}{}", text.empty() ? "" : ", called by ", trimmed_line(line));
+    }
+  });
+  return text;
 }
 
 std::string reason_of(std::string_view output) {

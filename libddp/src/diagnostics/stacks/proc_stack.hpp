@@ -42,6 +42,10 @@ std::string format_threads(const std::vector<ThreadStack>& threads);
 std::string stack_of_gdb(std::string_view output);
 std::string stack_of_py_spy(std::string_view output);
 
+/// The innermost frames of Python's main thread in what stack_of_py_spy() gives: "load (train.py:7), called by <module>
+/// (train.py:9)". Empty where it has none.
+std::string main_frames(std::string_view stack);
+
 /// What a tool that failed gives as the reason, on one line; @p output is its standard error.
 std::string reason_of(std::string_view output);
 

@@ -21,6 +21,7 @@
 #include <ddp/error.hpp>
 
 #include "base/errors.hpp"
+#include "base/library_thread.hpp"
 #include "base/process.hpp"
 #include "base/unique_fd.hpp"
 #include "diagnostics/stacks/proc_stack.hpp"
@@ -164,7 +165,7 @@ std::vector<char*> null_terminated(std::vector<std::string>& strings) {
   return pointers;
 }
 
-/// Between fork and exec, where other threads may hold any lock: async-signal-safe calls alone.
+/// Between vfork and exec, where other threads may hold any lock, and in their memory: async-signal-safe calls alone.
 [[noreturn]] void become_tool(char* const* command, char* const* environment, pid_t parent, int out, int err,
                               int report) noexcept {
   ::setsid();
@@ -191,9 +192,14 @@ ToolOutput run_tool(std::vector<std::string> command, std::vector<std::string> e
   const std::vector<char*> arguments = null_terminated(command);
   const std::vector<char*> variables = null_terminated(environment);
   const pid_t own = ::getpid();
-  const pid_t pid = ::fork();
-  if (pid == 0)
-    become_tool(arguments.data(), variables.data(), own, out.write.get(), err.write.get(), report.write.get());
+  const pid_t pid = [&] {
+    const base::SignalsBlocked blocked;  // handlers of this process must not run in the child
+    // A rank may call this: fork() would copy its page tables, and pages that a network adapter writes to.
+    const pid_t child = ::vfork();  // NOLINT
+    if (child == 0)
+      become_tool(arguments.data(), variables.data(), own, out.write.get(), err.write.get(), report.write.get());
+    return child;
+  }();
   if (pid < 0) throw base::system_error(fmt::format("starting {}", command.front()), errno);
   base::ChildProcess process{pid};
   for (Pipe* pipe : {&out, &err, &report}) pipe->write.reset();

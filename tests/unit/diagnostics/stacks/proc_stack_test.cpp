@@ -31,6 +31,17 @@ TEST(StackText, GdbsStacksOfEqualProcessesAreEqual) {
             "2 threads \"pool-0\", ...\n  #0  futex_wait () at futex.h:1");
 }
 
+TEST(StackText, TheMainThreadsInnermostFramesAreOneLine) {
+  const std::string stack = stack_of_py_spy(
+      "Process 7: python3 train.py\nPython v3.11.2 (/usr/bin/python3.11)\n\nThread 8 (idle): \"loader\"\n"
+      "    wait (threading.py:320)\nThread 7 (idle): \"MainThread\"\n    load (train.py:7)\n    epoch (train.py:9)\n"
+      "    main (train.py:20)\n    <module> (train.py:30)\nThread 9 (idle): \"writer\"\n    write (log.py:1)\n");
+  EXPECT_EQ(main_frames(stack), "load (train.py:7), called by epoch (train.py:9), called by main (train.py:20)");
+  EXPECT_EQ(main_frames("thread \"MainThread\"\n  <module> (a.py:1)"), "<module> (a.py:1)");
+  EXPECT_EQ(main_frames("thread \"loader\"\n  wait (threading.py:320)"), "");
+  EXPECT_EQ(main_frames(""), "");
+}
+
 // gdb takes 7 s for it at libtorch, so it is told not to.
 TEST(StackText, NamesAreDemangled) {
   EXPECT_EQ(
