@@ -256,6 +256,8 @@ std::string manual_page(const OptionTable& table, std::span<const Command> comma
   return page + section("\"SEE ALSO\"") + fmt::format("{}\n", fmt::join(others, ",\n"));
 }
 
+namespace {
+
 std::string launcher_completion(const OptionTable& table) {
   const Offered all = offered(table, "");
   return filled(kLauncherScript, {{"@program", table.text().name},
@@ -287,6 +289,28 @@ std::string tool_completion(const OptionTable& table, std::span<const Command> c
                               {"@commands", choice},
                               {"@cases", all.cases},
                               {"@names", fmt::format("{}", fmt::join(all.names, " "))}});
+}
+
+}  // namespace
+
+std::string bash_completion(const OptionTable& table, bool launches, std::span<const Command> commands) {
+  return launches ? launcher_completion(table) : tool_completion(table, commands);
+}
+
+void add_page_options(OptionTable& table, bool& asked) {
+  table.begin_group("");
+  table.add_flag("--generate-man", "Print the manual page.", asked);
+  for (const char* shell : {"bash", "zsh", "fish"})
+    table.add_flag(fmt::format("--generate-{}-completion", shell), fmt::format("Print the completion for {}.", shell),
+                   asked);
+}
+
+std::optional<std::string> asked_page(const OptionTable& table, bool launches, std::span<const Command> commands) {
+  if (table.given("--generate-man")) return manual_page(table, commands);
+  if (table.given("--generate-bash-completion")) return bash_completion(table, launches, commands);
+  if (table.given("--generate-zsh-completion")) return zsh_completion(table, launches, commands);
+  if (table.given("--generate-fish-completion")) return fish_completion(table, launches, commands);
+  return std::nullopt;
 }
 
 }  // namespace ddp::cli

@@ -1,6 +1,7 @@
-// The manual page and the completion for bash, written from the tables of options so that they cannot fall behind.
+// The manual page and the completions of shells, written from the tables of options so that they cannot fall behind.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 
@@ -18,10 +19,14 @@ struct Command {
 /// roff with the man(7) macros. @p commands of the program, each with a section.
 std::string manual_page(const OptionTable& table, std::span<const Command> commands = {});
 
-/// For a program that is followed by another one and its arguments, as ddprun.
-std::string launcher_completion(const OptionTable& table);
+/// @p launches: another program and its arguments follow, as with ddprun.
+std::string bash_completion(const OptionTable& table, bool launches, std::span<const Command> commands = {});
+std::string zsh_completion(const OptionTable& table, bool launches, std::span<const Command> commands = {});
+std::string fish_completion(const OptionTable& table, bool launches, std::span<const Command> commands = {});
 
-/// For any other program.
-std::string tool_completion(const OptionTable& table, std::span<const Command> commands = {});
+/// Hidden options that ask for the above, as --generate-man; @p asked tells of any.
+void add_page_options(OptionTable& table, bool& asked);
+/// The page that the command line asks for.
+std::optional<std::string> asked_page(const OptionTable& table, bool launches, std::span<const Command> commands = {});
 
 }  // namespace ddp::cli

@@ -75,16 +75,13 @@ void run_version(std::span<const std::string> arguments) {
 /// What is asked of ddp-info itself.
 std::string information(std::span<const std::string> arguments) {
   bool version = false;
-  bool manual = false;
-  bool completion = false;
+  bool page = false;
   cli::OptionTable table{program_text()};
   table.add_help();
   table.add_flag("--version", "Print the version and exit.", version);
-  table.begin_group("");
-  table.add_flag("--generate-man", "Print the manual page.", manual);
-  table.add_flag("--generate-bash-completion", "Print the completion for bash.", completion);
+  cli::add_page_options(table, page);
   table.read(arguments);
-  if (!manual && !completion) return version && !table.given("--help") ? kVersion : table.help();
+  if (!page) return version && !table.given("--help") ? kVersion : table.help();
   tools::doctor::DoctorOptions doctor;
   tools::env::EnvOptions env;
   tools::flight::FlightOptions flight;
@@ -100,7 +97,7 @@ std::string information(std::span<const std::string> arguments) {
                             cli::Command{"topo", &tables[4]},
                             cli::Command{"trace", &tables[5], cli::ValueKind::folder},
                             cli::Command{"version", nullptr}};
-  return manual ? manual_page(table, commands) : tool_completion(table, commands);
+  return cli::asked_page(table, false, commands).value_or("");
 }
 
 void run(std::span<const std::string> arguments) {

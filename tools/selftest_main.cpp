@@ -82,8 +82,7 @@ ddp::cli::ProgramText program_text() {
 Options parse_options(const std::vector<std::string>& arguments) {
   Options options;
   bool version = false;
-  bool manual = false;
-  bool completion = false;
+  bool page = false;
   ddp::cli::OptionTable table{program_text()};
   table.add_value("--timeout", "SECONDS", fmt::format("Limit per check (default 30, at most {}).", kLongestTimeout),
                   [&](const auto& option, const auto& text) {
@@ -95,15 +94,9 @@ Options parse_options(const std::vector<std::string>& arguments) {
                  options.expect_plugin);
   table.add_flag("--version", "Print the version and exit.", version);
   table.add_help();
-  table.begin_group("");
-  table.add_flag("--generate-man", "Print the manual page.", manual);
-  table.add_flag("--generate-bash-completion", "Print the completion for bash.", completion);
+  ddp::cli::add_page_options(table, page);
   table.read_options(arguments);
-  options.print = table.given("--help") ? table.help()
-                  : version             ? kVersion
-                  : manual              ? manual_page(table)
-                  : completion          ? tool_completion(table)
-                                        : "";
+  options.print = table.given("--help") ? table.help() : version ? kVersion : asked_page(table, false).value_or("");
   if (options.expect_plugin && !options.local) {
     ddp::cli::reject_words("--expect-plugin needs --local", "'ddp-selftest --help' lists the options");
   }

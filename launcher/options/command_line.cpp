@@ -206,8 +206,7 @@ namespace {
 struct InformationFlags {
   bool help = false;
   bool version = false;
-  bool manual = false;
-  bool completion = false;
+  bool page = false;
 };
 
 void fill(OptionTable& table, OptionDraft& draft, InformationFlags& flags) {
@@ -221,16 +220,13 @@ void fill(OptionTable& table, OptionDraft& draft, InformationFlags& flags) {
   table.begin_group("Help");
   table.add_flag("-h,--help", "Show this help and exit.", flags.help).torchrun_without_variable();
   table.add_flag("--version", "Show the version and exit.", flags.version);
-  table.begin_group("");
-  table.add_flag("--generate-man", "Print the manual page.", flags.manual);
-  table.add_flag("--generate-bash-completion", "Print the completion for bash.", flags.completion);
+  cli::add_page_options(table, flags.page);
 }
 
 std::optional<Information> information(const OptionTable& table) {
   if (table.given("--help")) return Information{table.help()};
   if (table.given("--version")) return Information{fmt::format("ddprun (libddp) {}\n", DDP_VERSION_STRING)};
-  if (table.given("--generate-man")) return Information{cli::manual_page(table)};
-  if (table.given("--generate-bash-completion")) return Information{cli::launcher_completion(table)};
+  if (auto page = cli::asked_page(table, true)) return Information{std::move(*page)};
   return std::nullopt;
 }
 

@@ -13,6 +13,11 @@ while(packages)
     file(RENAME ${root}/usr/etc ${root}/etc)
   endif()
 
+  # Debian's zsh looks for completions of packages there.
+  if(IS_DIRECTORY ${root}/usr/share/zsh/site-functions)
+    file(RENAME ${root}/usr/share/zsh/site-functions ${root}/usr/share/zsh/vendor-completions)
+  endif()
+
   set(documents ${root}/usr/share/doc/${package})
   file(REMOVE ${documents}/LICENSE)
   file(COPY ${CPACK_DDP_PACKAGING_FOLDER}/deb/copyright DESTINATION ${documents})

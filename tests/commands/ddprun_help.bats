@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# The texts that ddprun prints about itself: help, manual page and completion for bash.
+# The texts that ddprun prints about itself: help, manual page and completions for shells.
 
 load ../support/ddprun_jobs
 
@@ -50,6 +50,37 @@ options() { "$DDPRUN" --help | grep -oE '^ {2,6}(-[a-zA-Z], )?--[a-z-]+' | grep 
   run timeout 20 env TERM=dumb SHELL=/bin/sh script -qec "bash --noprofile --rcfile rc -i" /dev/null <keys
   echo "$output"
   [[ $output == *"got: --log-format json train"* ]]
+}
+
+@test "zsh completes options, values, files and programs" {
+  type zsh script >/dev/null || skip "needs zsh, and script of util-linux"
+  "$DDPRUN" --generate-zsh-completion >_ddprun
+  zsh -f -c '_arguments() { print -rl -- "$@"; }; source ./_ddprun' |
+    sed -nE 's/^(\*|\([^)]*\))?(--[a-z-]+).*/\2/p' | sort | diff <(options | sort) -
+  mkdir folder
+  touch train.py
+  printf '%s\n' 'fpath=($PWD $fpath); autoload -Uz compinit; compinit -u -D; PS1="$ "' \
+    'ddprun() { print -r "got: $*" }' >.zshrc
+  printf 'ddprun --log-for\tjs\t --log-dir fo\t -v --dump-env tra\t --nno\t\nexit\n' >keys
+  run timeout 60 env TERM=dumb ZDOTDIR="$PWD" SHELL=/bin/sh script -qec "zsh -d -i" /dev/null <keys
+  echo "$output"
+  [[ $output == *"got: --log-format=json --log-dir folder -v --dump-env train.py --nno"* ]]
+}
+
+@test "fish completes options, values, files and programs" {
+  type fish >/dev/null || skip "needs fish"
+  "$DDPRUN" --generate-fish-completion >ddprun.fish
+  mkdir folder
+  touch train.py
+  offered() { HOME=$PWD fish --no-config -c 'source ddprun.fish; complete -C "$argv[1]"' -- "$1" | cut -f 1 | sort; }
+  offered 'ddprun --' | diff <(options | sort) -
+  [ "$(offered 'ddprun --nno')" = --nnodes ]
+  [ "$(offered 'ddprun --log-format ')" = $'json\ntext' ]
+  [ "$(offered 'ddprun --bind=n')" = $'--bind=none\n--bind=numa' ]
+  [ "$(offered 'ddprun --log-dir f')" = folder/ ]
+  [[ $(offered 'ddprun --nproc-per-node 2 --dump-env tra') == train.py* ]]
+  [[ $(offered 'ddprun --nproc_per_node 2 py') == *python3* ]]
+  [ -z "$(offered 'ddprun train.py --nno')" ]
 }
 
 @test "the manual page has all options and no mistakes" {

@@ -9,7 +9,7 @@ setup() {
   cd "$BATS_TEST_TMPDIR"
   for program in ddp-info ddp-selftest; do
     "$bin/$program" --generate-man >$program.1
-    "$bin/$program" --generate-bash-completion >$program.bash
+    for shell in bash zsh fish; do "$bin/$program" --generate-$shell-completion >$program.$shell; done
   done
 }
 
@@ -127,4 +127,37 @@ offered() {
   offered _ddp_info ddp-info topo -- | diff <(options "$bin/ddp-info" topo) -
   offered _ddp_selftest ddp-selftest -- | diff <(options "$bin/ddp-selftest") -
   [ -z "$(offered _ddp_selftest ddp-selftest --timeout '')" ]
+}
+
+@test "zsh completes commands, options, values and files" {
+  type zsh >/dev/null || skip "needs zsh"
+  # specifications WORD...: what _arguments gets for options and words, behind these words.
+  specifications() {
+    zsh -f -c '_arguments() { print -rl -- "$@"; }; words=("$@" ""); CURRENT=$#words; source ./$1.zsh' - "$@"
+  }
+  long() { sed -nE 's/^(\*|\([^)]*\))?(--[a-z-]+).*/\2/p' | sort; }
+  for command in doctor env flight status topo trace; do
+    specifications ddp-info $command | long | diff <(options "$bin/ddp-info" $command) -
+  done
+  specifications ddp-selftest | long | diff <(options "$bin/ddp-selftest") -
+  [[ $(specifications ddp-info) == *"1:command:(doctor env flight status topo trace version)" ]]
+  [[ $(specifications ddp-info topo) == *"--bind=["*"]:"*":(numa "*"--xml=["*":_files"* ]]
+  [[ $(specifications ddp-info flight) == *"*:file:_files -/" ]]
+  [ -z "$(specifications ddp-info version)" ]
+}
+
+@test "fish completes commands, options, values and files" {
+  type fish >/dev/null || skip "needs fish"
+  touch node.xml
+  mkdir dumps
+  fish_offers() { HOME=$PWD fish --no-config -c 'source $argv[1].fish; complete -C "$argv[2]"' -- "${1%% *}" "$1" | cut -f 1 | sort; }
+  [ "$(fish_offers 'ddp-info to')" = topo ]
+  for command in doctor env flight status topo trace; do
+    fish_offers "ddp-info $command --" | diff <(options "$bin/ddp-info" $command) -
+  done
+  fish_offers 'ddp-selftest --' | diff <(options "$bin/ddp-selftest") -
+  [ "$(fish_offers 'ddp-info topo --bind n')" = $'none\nnuma' ]
+  [ "$(fish_offers 'ddp-info topo --xml no')" = node.xml ]
+  [ "$(fish_offers 'ddp-info flight du')" = dumps/ ]
+  [ -z "$(fish_offers 'ddp-info version ')" ]
 }

@@ -51,7 +51,9 @@ END
   local file
   for file in bin/ddprun bin/ddp-info bin/ddp-selftest "$LIBDIR/libddp.so" "$LIBDIR/libddp.so.${VERSION%.*}" "$LIBDIR/libddp.so.$VERSION" \
     "$LIBDIR"/cmake/ddp/{ddpConfig,ddpConfigVersion,ddpTargets}.cmake "$LIBDIR/pkgconfig/ddp.pc" \
-    share/man/man1/{ddprun,ddp-info,ddp-selftest}.1 share/bash-completion/completions/{ddprun,ddp-info,ddp-selftest} share/libddp/examples/digits/{CMakeLists.txt,digits.csv} share/libddp/grafana/libddp.json share/libddp/prometheus/alerts.yml \
+    share/man/man1/{ddprun,ddp-info,ddp-selftest}.1 share/bash-completion/completions/{ddprun,ddp-info,ddp-selftest} \
+    share/zsh/site-functions/_{ddprun,ddp-info,ddp-selftest} share/fish/vendor_completions.d/{ddprun,ddp-info,ddp-selftest}.fish \
+    share/libddp/examples/digits/{CMakeLists.txt,digits.csv} share/libddp/grafana/libddp.json share/libddp/prometheus/alerts.yml \
     share/doc/libddp/{LICENSE,README.md,CHANGELOG.md,SECURITY.md,SUPPORT.md} share/doc/libddp/docs/reference/{admin,slurm,versions,known-variables,rules}.md \
     share/doc/libddp/examples/digits/README.md share/doc/libddp/docs/{README.md,quickstart.md,howto/sbatch.md}; do
     [ -s "$MOVED/$file" ] || { echo "absent: $file"; return 1; }
@@ -149,6 +151,8 @@ END
   [ -s train.cpp ]
   # PMIx' and hwloc's headers are not asked for.
   [ -z "$(pkg-config --print-requires ddp)" ]
+  run -1 g++ -std=c++17 -fsyntax-only -fmax-errors=1 train.cpp $(pkg-config --cflags ddp)
+  [[ $output == *'#error "libddp needs -std=c++20"'* ]]
   g++ -std=c++20 train.cpp -o train $(pkg-config --cflags --libs ddp) "-Wl,-rpath,$MOVED/$LIBDIR"
   run -0 "$MOVED/bin/ddprun" --nproc-per-node 4 ./train
   [[ $output == *"4 ranks: weights[0] = 1.500"* ]]

@@ -82,6 +82,7 @@ names() {
   done
   [ -x libddp/usr/bin/ddprun ]
   [ -s libddp/usr/share/man/man1/ddprun.1.gz ]
+  [ -s libddp/usr/share/zsh/vendor-completions/_ddprun ]
   # One file, one package.
   run -0 bash -c "for name in $(names | tr '\n' ' '); do (cd \$name && find . ! -type d); done | sort | uniq -d"
   [ -z "$output" ]

@@ -76,7 +76,7 @@ TEST(GeneratedPages, HaveTheOptionsOfCommands) {
         "\\fB\\-q\\fR, \\fB\\-\\-quick\\fR\nDo not look twice.", ".SH EXAMPLES\n.TP\n\\fBtool look there"}) {
     EXPECT_THAT(page, HasSubstr(part));
   }
-  const std::string script = tool_completion(table, commands);
+  const std::string script = bash_completion(table, false, commands);
   for (const char* part : {"look) words='--help -h --quick -q --rule' operands=-d ;;", "\"look --rule\") mapfile",
                            "-W 'old new'", "words='--help -h look version'", "complete -F _tool tool\n"}) {
     EXPECT_THAT(script, HasSubstr(part));
