@@ -58,6 +58,30 @@ def operations(rank, size):
 
 
 @check
+def memory(rank, size):
+    """What was submitted stays, whatever becomes of the caller's tensor. PyTorch's tensors need no call of Python."""
+    export = torch.Tensor.__dlpack__
+    if hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):
+        del torch.Tensor.__dlpack__
+    try:
+        handles = [hvd.allreduce_async(torch.full((100_000,), float(each)), op=hvd.Sum, name=f"gone.{each}") for each in range(8)]
+        changed = torch.ones(100_000)
+        in_place = hvd.allreduce_async_(changed, op=hvd.Sum, name="changed")
+        changed.data = torch.zeros(1)
+        for each, handle in enumerate(handles):
+            assert (hvd.synchronize(handle) == each * size).all()
+        assert hvd.synchronize(in_place) is changed and changed.tolist() == [0.0]
+        weight = torch.nn.Parameter(torch.ones(3))
+        assert hvd.allreduce(weight.detach(), op=hvd.Sum).tolist() == [size] * 3
+    finally:
+        torch.Tensor.__dlpack__ = export
+    assert hvd.allreduce_(weight, op=hvd.Sum) is weight and weight.tolist() == [size] * 3
+    half = torch.ones(3, dtype=torch.float64, requires_grad=True)
+    made = hvd.allreduce(half, op=hvd.Sum, prescale_factor=0.5)
+    assert made.tolist() == [size / 2] * 3 and made.requires_grad and not hvd.allreduce(half.detach()).requires_grad
+
+
+@check
 def gradients(rank, size):
     def gradient(call, shape=(2,)):
         given = torch.ones(shape, requires_grad=True)

@@ -155,10 +155,10 @@ void add_named(nb::module_& module) {
              double stall_shutdown) { new (self) PythonNamed(make(group, fusion_bytes, stall_check, stall_shutdown)); },
           "group"_a, nb::kw_only(), "fusion_bytes"_a, "stall_check"_a, "stall_shutdown"_a,
           "Collective over the group. Seconds; 0: no report, and the group's timeout.")
-      .def("submit", &submit, "kind"_a, "name"_a, nb::kw_only(), "set"_a = 0, "tensors"_a = nb::make_tuple(),
-           "op"_a = "sum", "root"_a = 0, "splits"_a = std::vector<std::int64_t>{}, "on_gpu"_a = false,
-           "prescale"_a = 1.0, "postscale"_a = 1.0,
-           nb::sig("def submit(self, kind: str, name: bytes, *, set: int = 0, tensors: "
+      .def("submit", &submit, "kind"_a, "name"_a, "set"_a = 0, "tensors"_a = nb::make_tuple(), "op"_a = "sum",
+           "root"_a = 0, "splits"_a = std::vector<std::int64_t>{}, "on_gpu"_a = false, "prescale"_a = 1.0,
+           "postscale"_a = 1.0,
+           nb::sig("def submit(self, kind: str, name: bytes, set: int = 0, tensors: "
                    "collections.abc.Iterable[libddp._types.Tensor] = (), op: str = 'sum', root: int = 0, splits: "
                    "collections.abc.Sequence[int] = (), on_gpu: bool = False, prescale: float = 1.0, postscale: float "
                    "= 1.0) -> NamedHandle"))

@@ -125,6 +125,51 @@ nb::object call_dlpack(nb::handle object, const char* name, const nb::dict& argu
   refuse(name, "its __dlpack__() failed: " + take_exception(), "for tensors that require gradients give x.detach()");
 }
 
+/// That of the object's type itself: one that is derived may mean something else.
+const dlpack::ExchangeApi* exchange_of(nb::handle object) {
+  static PyObject* known_type = nullptr;  // the last one with such functions; with the GIL, and kept
+  static const dlpack::ExchangeApi* known = nullptr;
+  PyObject* const type = object.type().ptr();
+  if (type == known_type) return known;
+  const nb::object own = nb::getattr(object.type(), "__dict__", nb::none());
+  if (own.is_none() || !nb::cast<bool>(own.attr("__contains__")("__dlpack_c_exchange_api__"))) return nullptr;
+  const nb::object capsule = own["__dlpack_c_exchange_api__"];
+  if (PyCapsule_IsValid(capsule.ptr(), "dlpack_exchange_api") == 0) return nullptr;
+  const auto* const api =
+      static_cast<const dlpack::ExchangeApi*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
+  if (api->major != 1) return nullptr;
+  known_type = nb::borrow(type).release().ptr();
+  return known = api;
+}
+
+/// What __dlpack__() would give for memory of the CPU; null where that is to be asked, which explains what is wrong.
+nb::object export_from_cpu(nb::handle object) {
+  const dlpack::ExchangeApi* const api = exchange_of(object);
+  if (api == nullptr || nb::cast<bool>(nb::getattr(object, "requires_grad", nb::bool_(false)))) return {};
+  dlpack::VersionedTensor* made = nullptr;
+  if (api->export_tensor(object.ptr(), &made) != 0) {
+    PyErr_Clear();
+    return {};
+  }
+  constexpr auto kName = "dltensor_versioned";
+  const auto destroy = [](dlpack::VersionedTensor* tensor) {
+    if (tensor->deleter != nullptr) tensor->deleter(tensor);
+  };
+  const auto destroy_capsule = [](PyObject* old) {
+    auto* const tensor = static_cast<dlpack::VersionedTensor*>(PyCapsule_GetPointer(old, kName));
+    if (tensor != nullptr && tensor->deleter != nullptr) tensor->deleter(tensor);
+  };
+  // PyTorch marks what is to be conjugated outside of the memory, which its __dlpack__() refuses.
+  const bool plain = made->tensor.device.type == dlpack::kCpu && made->tensor.dtype.code != dlpack::kComplex;
+  PyObject* const capsule = plain ? PyCapsule_New(made, kName, destroy_capsule) : nullptr;
+  if (capsule == nullptr) {
+    PyErr_Clear();
+    destroy(made);
+    return {};
+  }
+  return nb::steal(capsule);
+}
+
 }  // namespace
 
 TensorView TensorArguments::add(nb::handle object, const char* name, Access access, bool optional) {
@@ -133,7 +178,7 @@ TensorView TensorArguments::add(nb::handle object, const char* name, Access acce
   TensorView view;
   if (PyObject_CheckBuffer(object.ptr()) != 0) {
     view = add_buffer(object, name, access, *held);
-  } else if (nb::hasattr(object, "__dlpack__")) {
+  } else if (exchange_of(object) != nullptr || nb::hasattr(object, "__dlpack__")) {
     view = add_dlpack(object, name, access, *held);
   } else {
     refuse(name, "a " + kind_of(object) + " is not a tensor",
@@ -171,9 +216,9 @@ TensorView TensorArguments::add_buffer(nb::handle object, const char* name, Acce
 }
 
 TensorView TensorArguments::add_dlpack(nb::handle object, const char* name, Access access, HeldObject& held) {
-  nb::dict arguments;
   std::int32_t device_type = dlpack::kCpu;
-  if (nb::hasattr(object, "__dlpack_device__")) {
+  nb::object capsule = export_from_cpu(object);
+  if (!capsule.is_valid() && nb::hasattr(object, "__dlpack_device__")) {
     const nb::object device = call_python(object.attr("__dlpack_device__"), nb::tuple());
     device_type = nb::cast<std::int32_t>(nb::int_(device[0]));
   }
@@ -183,8 +228,11 @@ TensorView TensorArguments::add_dlpack(nb::handle object, const char* name, Acce
            "CPUs and CUDA devices can exchange tensors");
   }
   // The producer makes its work visible to the default stream (1), or leaves that to the caller's own stream (-1).
-  if (on_cuda) arguments["stream"] = nb::int_(stream_ ? -1 : 1);
-  const nb::object capsule = call_dlpack(object, name, arguments);
+  if (!capsule.is_valid()) {
+    nb::dict arguments;
+    if (on_cuda) arguments["stream"] = nb::int_(stream_ ? -1 : 1);
+    capsule = call_dlpack(object, name, arguments);
+  }
 
   const dlpack::Tensor* tensor = nullptr;
   bool read_only = false;

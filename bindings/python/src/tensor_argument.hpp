@@ -106,6 +106,16 @@ struct VersionedTensor {
   Tensor tensor;
 };
 
+/// Behind `__dlpack_c_exchange_api__` of a type, in a capsule of the name "dlpack_exchange_api", since DLPack 1.2: the
+/// same without a call of Python.
+struct ExchangeApi {
+  std::uint32_t major;
+  std::uint32_t minor;
+  ExchangeApi* previous;
+  void* allocate;
+  int (*export_tensor)(void* object, VersionedTensor** made);
+};
+
 }  // namespace ddp::python::dlpack
 
 namespace ddp::python {

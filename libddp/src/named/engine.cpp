@@ -537,8 +537,8 @@ void Engine::shutdown() noexcept {
   } catch (const std::exception& problem) {
     base::log(base::LogLevel::error, "ending named operations failed: {}", problem.what());
   }
-  if (answering_.joinable()) answering_.join();
   star_.end();
+  if (answering_.joinable()) answering_.join();  // whom only the star's thread starts
   const Lock lock(mutex_);
   gone.swap(sets_);
 }

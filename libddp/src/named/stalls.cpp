@@ -95,8 +95,7 @@ std::optional<Deadline> Engine::report_stalls(const Lock& lock) {
   const auto seconds = options_.stall_check.count() / 1000;
   for (const std::string& line : coordinator_->stalled(limit))
     base::log(base::LogLevel::warning, "for more than {} s, {}", seconds, line);
-  for (const int rank : awaited)
-    base::log(base::LogLevel::warning, "others wait: {}", inquiry->answer_of(rank));
+  for (const int rank : awaited) base::log(base::LogLevel::warning, "others wait: {}", inquiry->answer_of(rank));
   return earlier(Deadline{*oldest + limit_}, Deadline::after(options_.stall_check));
 }
 
@@ -143,7 +142,7 @@ std::string Engine::last_operation(const Lock& /*lock*/) const {
 }
 
 void Engine::answer(const Lock& lock, Question question) {
-  if (answers_) return;  // an older one, which takes its time
+  if (answers_) return;                          // an older one, which takes its time
   if (answering_.joinable()) answering_.join();  // it has given its answer
   answers_ = true;
   answering_ = base::start_thread([this, question, last = last_operation(lock)] {

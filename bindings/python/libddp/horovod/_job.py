@@ -18,7 +18,6 @@ class Job:
     """What init() made. ranks: of the world, that take part; rank and size count among them."""
 
     def __init__(self, world: libddp.World, group: libddp.ProcessGroup, named: Any, timeout: float) -> None:
-        self.process = os.getpid()
         self.world, self.group, self.named, self.timeout = world, group, named, timeout
         self.ranks = list(group.global_ranks)
         self.rank, self.size = group.rank, group.size
@@ -49,20 +48,30 @@ class _Numbers:
 
 
 _job: Job | None = None
+_parents: Job | None = None  # of the process that this one was forked from
 _lock = threading.RLock()
 
 
+def _forget_parents() -> None:
+    global _job, _lock, _parents
+    _parents, _job = _job or _parents, None
+    _lock = threading.RLock()  # a thread of the parent may have held it
+
+
+os.register_at_fork(after_in_child=_forget_parents)
+
+
 def job() -> Job:
-    if _job is None or _job.process != os.getpid():
-        if _job is not None:
-            raise ValueError("Horovod was initialized in the process that this one was forked from; call hvd operations "
-                             "there, or start helpers by multiprocessing's spawn")
-        raise ValueError(NOT_INITIALIZED)
-    return _job
+    if _job is not None:
+        return _job
+    if _parents is not None:
+        raise ValueError("Horovod was initialized in the process that this one was forked from; call hvd operations "
+                         "there, or start helpers by multiprocessing's spawn")
+    raise ValueError(NOT_INITIALIZED)
 
 
 def current() -> Job | None:
-    return _job if _job is not None and _job.process == os.getpid() else None
+    return _job
 
 
 def _seconds(name: str, default: float) -> float:
@@ -201,7 +210,7 @@ def shutdown() -> None:
     from libddp.horovod import mpi_ops, process_sets
     with _lock:
         ended, _job = _job, None
-        if ended is None or ended.process != os.getpid():
+        if ended is None:
             return
         ended.named.shutdown()
         process_sets.forget_all()

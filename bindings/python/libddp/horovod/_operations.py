@@ -6,7 +6,6 @@ The engine takes tensors in the CPU's memory; those of a GPU are copied there an
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,22 +19,15 @@ from libddp.horovod.process_sets import ProcessSet
 
 Finish = Callable[[Any], Any]  # what an operation returns, of the engine's handle
 
-
-class _Submitted:
-    def __init__(self, handle: Any, finish: Finish) -> None:
-        self.handle, self.finish = handle, finish
-
-
-_submitted: dict[int, _Submitted] = {}
+# For each handle that has been given: the engine's, and what makes the result. One call of a dict or a counter is atomic.
+_submitted: dict[int, tuple[Any, Finish]] = {}
 _numbers = itertools.count()
-_lock = threading.Lock()
 
 
 def forget_all() -> None:
     global _numbers
-    with _lock:
-        _submitted.clear()
-        _numbers = itertools.count()
+    _submitted.clear()
+    _numbers = itertools.count()
 
 
 def member(process_set: ProcessSet) -> int:
@@ -57,19 +49,19 @@ def label(kind: str, name: str | None, number: int) -> str:
     return name if name is not None else f"{kind}.noname.{_job.job().number.next(kind, number)}"
 
 
-def start(kind: str, name: str, process_set: ProcessSet, tensors: Sequence[torch.Tensor], finish: Finish,
-          **facts: Any) -> int:
+def start(kind: str, name: str, process_set: ProcessSet, tensors: Sequence[torch.Tensor], finish: Finish, op: str = "sum",
+          root: int = 0, splits: Sequence[int] = (), on_gpu: bool = False, prescale: float = 1.0, postscale: float = 1.0) -> int:
     """Submits it. tensors: on the CPU, contiguous, of types that the engine knows."""
     number = member(process_set)
-    named = _job.job().named
-    return keep(submitted(lambda: named.submit(kind, name.encode("utf-8", "surrogateescape"), set=number,
-                                               tensors=[each.detach() for each in tensors], **facts)), finish)
+    # detached: a tensor that keeps the memory whatever becomes of the caller's
+    return keep(submitted(_job.job().named.submit, kind, name.encode("utf-8", "surrogateescape"), number,
+                          [each.detach() for each in tensors], op, root, splits, on_gpu, prescale, postscale), finish)
 
 
-def submitted(call: Callable[[], Any]) -> Any:
+def submitted(call: Callable[..., Any], *arguments: Any) -> Any:
     """The engine's handle. What is wrong with the arguments stays a ValueError."""
     try:
-        return call()
+        return call(*arguments)
     except libddp.InvalidArgument:
         raise
     except libddp.Error as error:  # that ended all operations
@@ -77,9 +69,8 @@ def submitted(call: Callable[[], Any]) -> Any:
 
 
 def keep(handle: Any, finish: Finish) -> int:
-    with _lock:
-        own = next(_numbers)
-        _submitted[own] = _Submitted(handle, finish)
+    own = next(_numbers)
+    _submitted[own] = (handle, finish)
     return own
 
 
@@ -88,7 +79,7 @@ def poll(handle: int) -> bool:
     found = _submitted.get(handle)
     if found is None:
         raise ValueError(f"handle {handle} is not known: it was synchronized, or Horovod has been shut down")
-    done: bool = found.handle.done()
+    done: bool = found[0].done()
     return done
 
 
@@ -98,17 +89,17 @@ def synchronize(handle: int) -> Any:
     found = _submitted.get(handle)
     if found is None:
         return None
+    native, finish = found
     try:
-        found.handle.wait()
-        return found.finish(found.handle)
-    except HorovodInternalError:
+        native.wait()
+    except BaseException as error:
+        if native.done():  # else a signal has interrupted it
+            _submitted.pop(handle, None)
+        if isinstance(error, libddp.Error):
+            raise HorovodInternalError.of(error) from None
         raise
-    except libddp.Error as error:
-        raise HorovodInternalError.of(error) from None
-    finally:
-        if found.handle.done():
-            with _lock:
-                _submitted.pop(handle, None)
+    _submitted.pop(handle, None)
+    return finish(native)
 
 
 def on_cpu(tensor: torch.Tensor) -> torch.Tensor:

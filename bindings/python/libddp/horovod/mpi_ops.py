@@ -35,8 +35,9 @@ __all__ = ["Adasum", "Average", "ExactAverage", "Max", "Min", "Product", "Sum", 
 Average, Sum, Adasum, Min, Max, Product = range(6)
 ExactAverage = 6  # libddp's, of DistributedOptimizer alone
 _OPS = {Average: "avg", Sum: "sum", Adasum: "sum", Min: "min", Max: "max", Product: "product"}
-_REDUCED = (torch.uint8, torch.int8, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32, torch.float64)
-_MOVED = (*_REDUCED, torch.int16, torch.bool)
+_REDUCED = frozenset((torch.uint8, torch.int8, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32,
+                      torch.float64))
+_MOVED = _REDUCED | {torch.int16, torch.bool}
 _Tensors = Sequence[torch.Tensor]
 
 
@@ -50,7 +51,7 @@ def _op_of(op: int | None, average: bool | None) -> int:
     return op
 
 
-def _check(tensors: _Tensors, types: tuple[torch.dtype, ...], contiguous: bool = False) -> None:
+def _check(tensors: _Tensors, types: frozenset[torch.dtype], contiguous: bool = False) -> None:
     for tensor in tensors:
         if tensor.dtype not in types or tensor.is_sparse:
             raise ValueError(f"Tensor type {tensor.type()} is not supported.")
@@ -90,6 +91,17 @@ def _reduce(tensors: _Tensors, targets: _Tensors | None, single: bool, name: str
                              postscale=postscale_factor, on_gpu=tensors[0].is_cuda if tensors else False)
 
 
+def _reduce_one(tensor: torch.Tensor, in_place: bool, name: str | None, op: int, prescale_factor: float, postscale_factor: float,
+                process_set: ProcessSet) -> int:
+    """_reduce() of one tensor, with little around the engine where nothing is to be copied back or multiplied."""
+    if (not tensor.is_cpu or tensor.dtype not in _REDUCED or tensor.layout is not torch.strided or not tensor.is_contiguous()
+            or op == Adasum or prescale_factor != 1.0 or postscale_factor != 1.0):
+        return _reduce([tensor], [tensor] if in_place else None, True, name, op, prescale_factor, postscale_factor, process_set)
+    target = tensor if in_place else tensor.detach().clone()
+    label = name if name is not None else _operations.label("allreduce", None, _operations.member(process_set))
+    return _operations.start("all_reduce", label, process_set, (target,), lambda _: target, _OPS[op])
+
+
 def _adasum_reduce(tensors: _Tensors, targets: _Tensors | None, single: bool, name: str | None, prescale_factor: float,
                    postscale_factor: float, process_set: ProcessSet) -> int:
     rows = [_operations.scaled(_operations.on_cpu(each), prescale_factor).reshape(1, -1) for each in tensors]
@@ -114,13 +126,13 @@ def _adasum_reduce(tensors: _Tensors, targets: _Tensors | None, single: bool, na
 def allreduce_async(tensor: torch.Tensor, average: bool | None = None, name: str | None = None, op: int | None = None,
                     prescale_factor: float = 1.0, postscale_factor: float = 1.0,
                     process_set: ProcessSet = global_process_set) -> int:
-    return _reduce([tensor], None, True, name, _op_of(op, average), prescale_factor, postscale_factor, process_set)
+    return _reduce_one(tensor, False, name, _op_of(op, average), prescale_factor, postscale_factor, process_set)
 
 
 def allreduce_async_(tensor: torch.Tensor, average: bool | None = None, name: str | None = None, op: int | None = None,
                      prescale_factor: float = 1.0, postscale_factor: float = 1.0,
                      process_set: ProcessSet = global_process_set) -> int:
-    return _reduce([tensor], [tensor], True, name, _op_of(op, average), prescale_factor, postscale_factor, process_set)
+    return _reduce_one(tensor, True, name, _op_of(op, average), prescale_factor, postscale_factor, process_set)
 
 
 def grouped_allreduce_async(tensors: _Tensors, average: bool | None = None, name: str | None = None, op: int | None = None,
@@ -154,9 +166,14 @@ def allreduce(tensor: torch.Tensor, average: bool | None = None, name: str | Non
               process_set: ProcessSet = global_process_set) -> torch.Tensor:
     """A new tensor: the average, or what `op` says, of all ranks' tensors. Its gradient is reduced likewise."""
     sent, context = compression.compress(tensor)
-    arguments = {"name": name, "op": _op_of(op, average), "prescale_factor": prescale_factor,
-                 "postscale_factor": postscale_factor, "process_set": process_set}
-    made: torch.Tensor = compression.decompress(_operations.apply(_Allreduce, allreduce_async, arguments, sent), context)
+    op = _op_of(op, average)
+    if sent.requires_grad:
+        arguments = {"name": name, "op": op, "prescale_factor": prescale_factor, "postscale_factor": postscale_factor,
+                     "process_set": process_set}
+        reduced = _operations.apply(_Allreduce, allreduce_async, arguments, sent)
+    else:
+        reduced = synchronize(allreduce_async(sent, None, name, op, prescale_factor, postscale_factor, process_set))
+    made: torch.Tensor = compression.decompress(reduced, context)
     return made
 
 
