@@ -27,6 +27,7 @@ add_library(ddp_metrics STATIC
   src/diagnostics/metrics/metrics_endpoint.cpp
   src/diagnostics/metrics/job_progress.cpp
   src/diagnostics/metrics/metrics_page.cpp
+  src/diagnostics/metrics/training_metrics.cpp
   src/diagnostics/metrics/watched_ranks.cpp)
 target_link_libraries(ddp_metrics PUBLIC ddp_hang ddp_flight ddp_stream ddp_base PRIVATE fmt::fmt nlohmann_json::nlohmann_json ddp_options)
 ddp_use_precompiled_headers(ddp_hang ddp_metrics)

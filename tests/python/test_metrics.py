@@ -9,6 +9,7 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import time
 import urllib.parse
 import urllib.request
@@ -20,6 +21,7 @@ parser = pytest.importorskip("prometheus_client.parser", reason="prometheus-clie
 
 ROOT = Path(__file__).resolve().parents[2]
 BINARIES = Path(os.environ.get("DDP_BIN_DIR", ROOT / "build" / "dev" / "bin"))
+SITE = ROOT / "build" / "python" / "site"  # by scripts/python-package
 PATIENCE = 120  # seconds, for what must happen
 UNPACKED = ROOT / "build" / "prometheus" / "usr" / "bin"  # by scripts/unpack-package
 PROMTOOL, PROMETHEUS = (shutil.which(name) or shutil.which(UNPACKED / name) for name in ("promtool", "prometheus"))
@@ -39,6 +41,7 @@ def by_rank(families, name):
 class Job:
     def __init__(self, folder, *options, program, ranks=2):
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "DDP_METRICS"))}
+        environment["PYTHONPATH"] = str(SITE)
         self.errors = folder / "errors"
         with open(self.errors, "wb") as errors:
             self.process = subprocess.Popen(
@@ -128,6 +131,59 @@ def test_restarts_exits_and_stops_of_any_program(tmp_path):
         assert "ddp_steps" not in families
         for rank in range(2):
             assert "DDP_METRICS" not in (tmp_path / f"environment.{rank}").read_text()
+
+
+PARTS = """
+import os, sys, time
+import libddp
+from libddp.training import MetricsLogger
+rank = int(os.environ["RANK"])
+metrics = MetricsLogger(rank)
+for number in range(4 + rank):
+    with metrics.measure('load "x"\\\\', "data\\nmetric"):
+        time.sleep(0.01)
+page = libddp.PrometheusWriter()
+page.write(metrics.statistics())
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.05)
+if rank == 0:
+    with metrics.measure("late", "method_metric"):
+        pass
+    page.write(metrics.statistics())
+else:  # another program, whose memory is not what it should be
+    page._memory = lambda content, make=page._memory: make(b'{"series": [[1, 2')
+    page.write({})
+time.sleep(600)
+"""
+
+
+def training(families):
+    """(rank, name, quantile or the line's end): value."""
+    return {(sample.labels["rank"], sample.labels["name"], sample.labels.get("quantile") or sample.name.rpartition("_")[2]): sample.value
+            for sample in families["ddp_training_seconds"].samples}
+
+
+@pytest.mark.skipif(not (SITE / "libddp").is_dir(), reason="the package is not built: scripts/python-package")
+def test_a_program_s_own_times_are_on_the_page_and_what_is_malformed_is_counted(tmp_path):
+    """CSV and TensorBoard aside, --metrics-port takes MetricsLogger's statistics: a summary of each rank's parts."""
+    with Job(tmp_path, program=["--no-python", sys.executable, "-c", PARTS, tmp_path / "go"]) as job:
+        families = job.until(lambda now: "ddp_training_seconds" in now and {rank for rank, *_ in training(now)} == {"0", "1"})
+        family, values = families["ddp_training_seconds"], training(families)
+        assert family.type == "summary" and {sample.labels["type"] for sample in family.samples} == {"data?metric"}
+        name = 'load "x"\\'
+        for rank, count in (("0", 4), ("1", 5)):
+            assert values[rank, name, "count"] == count
+            assert values[rank, name, "sum"] >= count * 0.01
+            assert 0.01 <= values[rank, name, "0.5"] <= values[rank, name, "0.95"] <= values[rank, name, "0.99"] <= values[rank, name, "sum"]
+        assert by_rank(families, "ddp_training_refused") == {"0": 0, "1": 0}
+        if PROMTOOL:
+            page = urllib.request.urlopen(job.url(), timeout=PATIENCE).read()
+            check = subprocess.run([PROMTOOL, "check", "metrics"], input=page, capture_output=True, timeout=PATIENCE)
+            assert check.returncode == 0 and not check.stdout + check.stderr, check
+        (tmp_path / "go").touch()
+        later = job.until(lambda now: ("0", "late", "count") in training(now) and by_rank(now, "ddp_training_refused")["1"] == 1)
+        assert {rank for rank, *_ in training(later)} == {"0"} and training(later)["0", name, "count"] == 4
+        assert job.process.poll() is None
 
 
 @pytest.mark.skipif(PROMTOOL is None, reason="needs promtool, of Debian's package prometheus")

@@ -1,6 +1,8 @@
 """libddp.progress() and what writes metrics: of rank 0, for people and files."""
 
+import fcntl
 import io
+import json
 import os
 import subprocess
 import sys
@@ -14,6 +16,7 @@ if not (SITE / "libddp").is_dir():
 sys.path.insert(0, str(SITE))
 
 import libddp  # noqa: E402
+from libddp.training import MetricsLogger  # noqa: E402
 
 
 class Clock:
@@ -100,6 +103,37 @@ def test_csv(tmp_path):
     with libddp.CsvWriter(tmp_path / "none.csv", rank=1) as writer:
         writer.write(1, {"loss": 1})
     assert not (tmp_path / "none.csv").exists()
+
+
+def prometheus_memory():
+    """What this process offers to those outside, and whether it can still change."""
+    found = []
+    for file in Path("/proc/self/fd").iterdir():
+        try:
+            name = os.readlink(file)
+        except FileNotFoundError:  # the folder's own
+            continue
+        if name.startswith("/memfd:ddp-training-metrics"):
+            found.append((json.loads(file.read_bytes())["series"], fcntl.fcntl(int(file.name), fcntl.F_GET_SEALS) & fcntl.F_SEAL_WRITE != 0))
+    return found
+
+
+def test_prometheus_gets_whole_memory():
+    """One piece, complete, however often it is written; ddprun's side is in test_metrics.py."""
+    logger = MetricsLogger(0)
+    with libddp.PrometheusWriter() as writer:
+        for count in range(1, 4):
+            with logger.measure("a, b", "kind"):
+                pass
+            writer.write(logger.statistics())
+            [([[kind, name, counted, total, *quantiles]], sealed)] = prometheus_memory()
+            assert (kind, name, counted, sealed) == ("kind", "a, b", count, True) and 0 < min(quantiles) <= total
+        for wrong, words in (({f"t,{number}": None for number in range(101)}, "there are 101, at most 100"), ({"no_comma": None}, "'no_comma' is not"),
+                             ({"t," + "\u00e9" * 65: None}, "1 to 128 bytes")):
+            with pytest.raises(libddp.InvalidArgument, match=words):
+                writer.write(wrong)
+        assert prometheus_memory()[0][0][0][2] == 3, "as before"
+    assert prometheus_memory() == []
 
 
 FAKE = "class SummaryWriter:\n    def __init__(self, folder): print(folder)\n" \

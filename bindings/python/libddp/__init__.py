@@ -34,17 +34,17 @@ if TYPE_CHECKING:
 
     from ._launch import LaunchFailed, launch
     from ._progress import Progress, progress
-    from ._writers import CsvWriter, TensorBoardWriter
+    from ._writers import CsvWriter, PrometheusWriter, TensorBoardWriter
 
 __version__: str = _core.version()
 __all__ = ["Aborted", "Checkpoints", "Conflict", "CsvWriter", "DistributedSampler", "EarlyStop", "ElasticSampler",
            "EnvironmentReport", "Error", "InvalidArgument", "KeyValueStore", "LaunchFailed", "MetricSet", "Mismatch",
-           "NotFound", "PeerLost", "Placement", "ProcessGroup", "Progress", "Protocol", "Restored",
+           "NotFound", "PeerLost", "Placement", "ProcessGroup", "Progress", "PrometheusWriter", "Protocol", "Restored",
            "SystemFailure", "TensorBoardWriter", "Timeout", "Topology", "Unavailable", "Work", "World",
            "dump_flight_recorder", "flight_recorder_json", "init", "initialized", "launch", "poll", "progress",
            "rank_seed", "world"]
 
-_LAZY = {"launch": "_launch", "LaunchFailed": "_launch", "CsvWriter": "_writers", "TensorBoardWriter": "_writers", "Progress": "_progress", "progress": "_progress"}
+_LAZY = {"launch": "_launch", "LaunchFailed": "_launch", "CsvWriter": "_writers", "PrometheusWriter": "_writers", "TensorBoardWriter": "_writers", "Progress": "_progress", "progress": "_progress"}
 
 
 def __getattr__(name: str) -> object:

@@ -1,8 +1,9 @@
-"""Metrics in files: CSV, and TensorBoard by any installed writer of its format."""
+"""Where metrics go: CSV files, TensorBoard by any installed writer of its format, and the page of --metrics-port for Prometheus."""
 
 from __future__ import annotations
 
 import csv
+import json
 import os
 from collections.abc import Mapping
 from types import TracebackType
@@ -10,6 +11,15 @@ from typing import Any
 
 from . import _errors
 from ._progress import own_rank
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .training._statistics import Statistics
+
+# Of training_metrics.hpp, whose reader refuses more.
+_MEMORY = "ddp-training-metrics"
+_MOST_SERIES, _LONGEST_NAME = 100, 128
+_NOEXEC_SEAL = 8  # MFD_NOEXEC_SEAL, from Linux 6.3 on
 
 
 def _problem(code: str, attempted: str, cause: str, hint: str) -> _errors.Error:
@@ -118,3 +128,62 @@ def _summary_writer() -> Any:
             reasons.append(f"{module}: {error}")
     raise _problem("unavailable", "making a TensorBoardWriter", "; ".join(reasons),
                    "pip install tensorboard (with PyTorch) or tensorboardX")
+
+
+class PrometheusWriter:
+    """A rank's times on the metrics page of its node (`ddprun --metrics-port`, `srun --ddp --ddp-metrics`), as
+    ddp_training_seconds. Every rank writes its own; without such a page they are not read.
+
+    The values are in memory of this process: they are gone with it. Make one in each process.
+    """
+
+    def __init__(self) -> None:
+        self._file = -1
+
+    def write(self, statistics: Mapping[str, Statistics]) -> None:
+        """Replaces what this wrote before. statistics: by "type,name", as MetricsLogger.statistics() gives them.
+
+        Raises InvalidArgument for more than 100, or for a type or name that is empty or longer than 128 bytes.
+        """
+        attempted = "writing metrics for Prometheus"
+        if len(statistics) > _MOST_SERIES:
+            raise _problem("invalid_argument", attempted, f"there are {len(statistics)}, at most {_MOST_SERIES} fit", "write fewer")
+        series = []
+        for key, each in statistics.items():
+            type, _, name = key.partition(",")
+            if not all(0 < len(part.encode()) <= _LONGEST_NAME for part in (type, name)):
+                raise _problem("invalid_argument", attempted, f"'{key}' is not a type, a comma and a name of 1 to {_LONGEST_NAME} bytes each",
+                               "give them shorter names")
+            series.append([type, name, each.count, each.count * each.mean, each.p50, each.p95, each.p99])
+        # A new memory each time, which can no longer change once it is in the old one's place: readers find either, complete.
+        made = self._memory(json.dumps({"series": series}).encode())
+        if self._file < 0:
+            self._file = made
+        else:
+            os.dup2(made, self._file, inheritable=False)
+            os.close(made)
+
+    @staticmethod
+    def _memory(content: bytes) -> int:
+        import fcntl
+        flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
+        try:
+            file = os.memfd_create(_MEMORY, flags | _NOEXEC_SEAL)
+        except OSError:
+            file = os.memfd_create(_MEMORY, flags)
+        with os.fdopen(os.dup(file), "wb") as stream:
+            stream.write(content)
+        fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE)
+        return file
+
+    def close(self) -> None:
+        """Takes the values off the page. Idempotent."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def __enter__(self) -> PrometheusWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()

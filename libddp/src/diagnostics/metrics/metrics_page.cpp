@@ -35,10 +35,11 @@ MetricsPage::MetricsPage(std::string_view job, std::string_view node) {
   append_label(common_, "node", node);
 }
 
-void MetricsPage::add(Metric metric, double value, std::initializer_list<Label> labels) {
+void MetricsPage::add(Metric metric, double value, std::initializer_list<Label> labels, std::string_view suffix) {
   const auto index = static_cast<std::size_t>(metric);
   std::string& lines = lines_.at(index);
   lines += metric_table()[index].name;
+  lines += suffix;
   lines += '{';
   lines += common_;
   for (const auto& [name, text] : labels) {
@@ -58,8 +59,9 @@ std::string MetricsPage::text() const {
   for (std::size_t i = 0; i < kMetrics; ++i) {
     if (lines_.at(i).empty()) continue;
     const MetricRow& row = metric_table()[i];
+    constexpr std::array<std::string_view, 3> kKinds{"gauge", "counter", "summary"};
     text += fmt::format("# HELP {0} {1}\n# TYPE {0} {2}\n", row.name, row.help,
-                        row.kind == MetricKind::counter ? "counter" : "gauge");
+                        kKinds.at(static_cast<std::size_t>(row.kind)));
     text += lines_.at(i);
   }
   return text;
@@ -113,6 +115,9 @@ constexpr std::array<MetricRow, kMetrics> kTable{{
     {"ddp_straggler_rank", gauge, "rank",
      "The rank that others waited for in the last step that looked (find_straggler)."},
     {"ddp_straggler_delay_seconds", gauge, "rank", "How much longer than the straggler another rank waited."},
+    {"ddp_training_seconds", summary, "rank, type, name, quantile",
+     "Times of parts of steps (libddp.PrometheusWriter)."},
+    {"ddp_training_refused", gauge, "rank", "Parts that are malformed, repeated or beyond 100."},
     {"ddp_scrapes_total", counter, "", "Answers of this endpoint, this one included."},
 }};
 

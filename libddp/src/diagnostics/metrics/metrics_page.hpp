@@ -15,7 +15,7 @@ namespace ddp::diagnostics {
 // The one table of the metrics that ddprun's agents show to Prometheus. The text of an answer, and the list
 // in docs/reference/observability.md, come from it.
 
-enum class MetricKind { gauge, counter };
+enum class MetricKind { gauge, counter, summary };
 
 /// The order is that of the table.
 enum class Metric : std::size_t {
@@ -51,6 +51,8 @@ enum class Metric : std::size_t {
   hidden_ratio,
   straggler_rank,
   straggler_delay,
+  training_time,
+  training_refused,
   scrapes,
 };
 inline constexpr std::size_t kMetrics = static_cast<std::size_t>(Metric::scrapes) + 1;
@@ -76,7 +78,8 @@ class MetricsPage {
   /// Labels of each line; any text.
   MetricsPage(std::string_view job, std::string_view node);
 
-  void add(Metric metric, double value, std::initializer_list<Label> labels = {});
+  /// @param suffix of a summary's other lines: "_sum", "_count".
+  void add(Metric metric, double value, std::initializer_list<Label> labels = {}, std::string_view suffix = {});
 
   /// Lines of a metric stand together, as the format wants, in the order of the table.
   std::string text() const;

@@ -111,6 +111,20 @@ void add_sums(MetricsPage& page, const std::string& rank, const FlightView::Sums
   page.add(Metric::straggler_delay, sums.straggler_delay_s, {{"rank", rank}});
 }
 
+void add_training(MetricsPage& page, const std::string& rank, const TrainingMetrics& training) {
+  for (const TrainingSeries& series : training.series) {
+    const MetricsPage::Label labels[] = {{"rank", rank}, {"type", series.type}, {"name", series.name}};
+    for (std::size_t i = 0; i < series.quantiles_s.size(); ++i) {
+      page.add(Metric::training_time, series.quantiles_s.at(i),
+               {labels[0], labels[1], labels[2], {"quantile", TrainingSeries::kQuantiles.at(i)}});
+    }
+    page.add(Metric::training_time, series.sum_s, {labels[0], labels[1], labels[2]}, "_sum");
+    page.add(Metric::training_time, static_cast<double>(series.count), {labels[0], labels[1], labels[2]}, "_count");
+  }
+  if (!training.series.empty() || training.refused > 0)
+    page.add(Metric::training_refused, training.refused, {{"rank", rank}});
+}
+
 }  // namespace
 
 void add_rank(MetricsPage& page, int rank, const RankUse& use) {
@@ -120,6 +134,7 @@ void add_rank(MetricsPage& page, int rank, const RankUse& use) {
   page.add(Metric::rank_cpu, use.cpu_s, {{"rank", name}});
   page.add(Metric::rank_resident, static_cast<double>(use.resident_bytes), {{"rank", name}});
   page.add(Metric::rank_processes, use.processes, {{"rank", name}});
+  add_training(page, name, use.training);
   if (!use.flight) return;
   add_operations(page, name, *use.flight);
   if (use.flight->sums) add_sums(page, name, *use.flight->sums);
@@ -157,6 +172,7 @@ RankUse RankProbe::look() {
   find_processes();
   std::uint64_t ticks = 0;
   std::uint64_t pages = 0;
+  std::vector<pid_t> living;
   for (std::size_t i = 0; i < processes_.size(); ++i) {
     Process& process = processes_[i];
     const ProcStat stat = read_stat(proc_, process.pid);
@@ -165,12 +181,19 @@ RankUse RankProbe::look() {
     if (process.start_ticks == 0) process.start_ticks = stat.start_ticks;
     if (stat.state == 'X' || stat.start_ticks != process.start_ticks) continue;
     ++use.processes;
+    living.push_back(process.pid);
     ticks += stat.ticks + stat.children_ticks;
     pages += stat.resident_pages;
   }
   cpu_s_ = std::max(cpu_s_, static_cast<double>(ticks) / static_cast<double>(::sysconf(_SC_CLK_TCK)));
   use.cpu_s = cpu_s_;
   use.resident_bytes = pages * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  use.training = training_.read(proc_, living);
+  find_flight(use);
+  return use;
+}
+
+void RankProbe::find_flight(RankUse& use) {
   const bool lives = std::any_of(processes_.begin(), processes_.end(),
                                  [&](const Process& process) { return process.pid == flight_pid_; });
   if (lives && window_) use.flight = window_->view();
@@ -178,7 +201,7 @@ RankUse RankProbe::look() {
     window_.reset();
     search_ = Deadline{Deadline::Clock::time_point{}};
   }
-  if (!search_.expired()) return use;
+  if (!search_.expired()) return;
   search_ = Deadline::after(pause_);
   pause_ = std::min(2 * pause_, kLongestPause);
   for (const Process& process : processes_) {
@@ -189,7 +212,6 @@ RankUse RankProbe::look() {
     search_ = Deadline::after(kTrust);
     break;
   }
-  return use;
 }
 
 }  // namespace ddp::diagnostics

@@ -16,6 +16,7 @@
 
 #include "diagnostics/metrics/job_progress.hpp"
 #include "diagnostics/metrics/metrics_page.hpp"
+#include "diagnostics/metrics/training_metrics.hpp"
 #include "flight/flight_view.hpp"
 
 namespace ddp::diagnostics {
@@ -29,6 +30,7 @@ struct RankUse {
   double cpu_s = 0;
   std::uint64_t resident_bytes = 0;
   std::optional<flight::FlightView> flight{};
+  TrainingMetrics training{};
 };
 
 /// Looks at one rank again and again. Reads nothing that can block beside a process that hangs in the kernel.
@@ -43,6 +45,7 @@ class RankProbe {
 
  private:
   void find_processes();
+  void find_flight(RankUse& use);
   pid_t pid_;
   std::string proc_;
   double cpu_s_ = 0;  ///< the most so far: a process that ends between two files is missed in both
@@ -57,6 +60,7 @@ class RankProbe {
   Deadline tree_ = Deadline{Deadline::Clock::time_point{}};  ///< until when they are good
   std::chrono::seconds tree_pause_{1};
   std::chrono::seconds pause_{1};  ///< to the next search that follows one in vain
+  TrainingReader training_;
 };
 
 // The ranks of one node as those see them who watch the job: states, ends, and what each uses and has done.
