@@ -39,6 +39,7 @@
 #include "launch/node_order.hpp"
 #include "launch/own_network.hpp"
 #include "launch/rendezvous.hpp"
+#include "launch/rendezvous_proof.hpp"
 #include "launch/slurm_frontend.hpp"
 #include "launch/waiting_hint.hpp"
 #include "outcome/exit_error.hpp"
@@ -168,7 +169,11 @@ class Process {
     if (rendezvous.listener) {
       if (options_.verbose)
         say(fmt::format("waiting for the other nodes at {}", fmt::join(rendezvous.listener->addresses(), ", ")));
-      lead(std::move(rendezvous.listener), nullptr);
+      const RendezvousPoint point{.addresses = rendezvous.addresses,
+                                  .port = rendezvous.port,
+                                  .secret = control::Secret::random(),  // the proof is the user's
+                                  .host = job_->host};
+      lead(std::move(rendezvous.listener), role_.role == LaunchRole::endpoint ? &point : nullptr);
     } else {
       control::Connection coordinator =
           rendezvous.connect(role_.role == LaunchRole::endpoint ? own_endpoint_remark(host) : "");
@@ -203,7 +208,7 @@ class Process {
     events.waiting_hint = [this] { return hosts_ ? hosts_->awaited() : waiting_hint(options_, role_, environment_); };
     if (job_console) write_console(events);
     if (coordination.input) hand_on_input(events);
-    if (role_.joinable() && !options_.dry_run) let_allocations_join(events, *point);
+    if (role_.elastic() && point != nullptr && !options_.dry_run) let_others_ask(events, *point);
     coordinator_ = std::make_unique<Coordinator>(std::move(coordination), loop_, std::move(events));
     if (role_.role == LaunchRole::frontend && role_.by_hosts) {
       start_hosts(*point);
@@ -249,15 +254,21 @@ class Process {
   }
 
   /// From the first generation's start on: then no node of this allocation is missing.
-  void let_allocations_join(CoordinatorEvents& events, const RendezvousPoint& point) {
+  void let_others_ask(CoordinatorEvents& events, const RendezvousPoint& point) {
     events.started = [this, point, told = std::move(events.started)](int started, int world_size, int num_nodes) {
       told(started, world_size, num_nodes);
       if (started < world_size || std::exchange(joinable_, true)) return;
       try {
-        job_file_.emplace(job_file_path(environment_, environment_.raw("SLURM_JOB_ID").value_or("")),
-                          settings_for_agents(point.encode(), arguments_, environment_));
+        AgentSettings settings = settings_for_agents(point.encode(), arguments_, environment_);
+        if (const auto phrase = environment_.raw(kPhraseVariable); phrase && role_.role == LaunchRole::endpoint)
+          settings.environment.insert_or_assign(kPhraseVariable, *phrase);
+        job_file_.emplace(role_.joinable() ? job_file_path(environment_, environment_.raw("SLURM_JOB_ID").value_or(""))
+                                           : job_file_path(environment_, base::host_name(), ::getpid()),
+                          settings);
       } catch (const Error& error) {
-        say(fmt::format("warning: nodes of other allocations cannot join: {}", error.what()));
+        if (role_.joinable() || options_.verbose)
+          say(fmt::format("warning: nodes of other allocations cannot join, nor can ddp-info resize the job: {}",
+                          error.what()));
       }
     };
   }
