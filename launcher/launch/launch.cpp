@@ -58,6 +58,7 @@ constexpr std::chrono::milliseconds kFrontendPatience{30'000};
 constexpr int kSrunRefused = 1;
 // Time for standard error to take the output of the hosts' ssh.
 constexpr std::chrono::milliseconds kWordsPatience{1'000};
+constexpr const char* kMemory = "/dev/shm";
 // Time to remove folders of jobs that were killed: the next ddprun removes the rest.
 constexpr std::chrono::seconds kSweepLimit{1};
 
@@ -290,6 +291,7 @@ class Process {
       base::remove_left_scratch(folder, Deadline::after(kSweepLimit));
       scratch_.emplace(folder);
       job_->scratch = scratch_->path();
+      if (options_.max_restarts > 0 || options_.spares > 0 || role_.elastic()) make_memory_folder();
       if (options_.dry_run || !needs_log_folder(options_.logs)) return;
       options_.logs.directory = make_log_folder(temporary_folder(environment_));
       say(fmt::format("the log files are in {} on {}", *options_.logs.directory, base::host_name()));
@@ -312,6 +314,17 @@ class Process {
             .allocation = allocation(),
             .settings = role_.role == LaunchRole::endpoint ? options_.given_settings : std::vector<std::string>{}},
         std::move(coordinator), loop_);
+  }
+
+  /// For what outlives ranks that are to start again (DDP_NODE_CACHE).
+  void make_memory_folder() {
+    try {
+      base::remove_left_scratch(kMemory, Deadline::after(kSweepLimit));
+      memory_.emplace(kMemory);
+      job_->memory = memory_->path();
+    } catch (const Error& error) {
+      if (options_.verbose) say(fmt::format("no copies of checkpoints in memory: {}", error.what()));
+    }
   }
 
   /// Whose agents a frontend has started.
@@ -404,6 +417,7 @@ class Process {
   OwnNetwork network_;
   std::unique_ptr<NodeJob> job_;
   std::optional<ScratchDirectory> scratch_;
+  std::optional<ScratchDirectory> memory_;
   stream::EventLoop loop_;
   std::unique_ptr<SignalInbox> signals_;
   std::unique_ptr<SrunProcess> srun_;
