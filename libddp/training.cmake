@@ -3,6 +3,7 @@ ddp_add_component(training
   SOURCES
     src/training/object_collectives.cpp
     src/training/checkpoint.cpp
+    src/training/checkpoint_copies.cpp
     src/training/checkpoint_folder.cpp
     src/training/checkpoint_manifest.cpp
     src/training/shard_file.cpp

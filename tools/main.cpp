@@ -20,6 +20,7 @@
 #include "doctor/doctor_command.hpp"
 #include "env/env_command.hpp"
 #include "flight/flight_command.hpp"
+#include "resize/resize_command.hpp"
 #include "status/status_command.hpp"
 #include "topo/topo_command.hpp"
 #include "trace/trace_command.hpp"
@@ -38,6 +39,7 @@ cli::ProgramText program_text() {
           "  doctor    what is wrong on this machine or in this job, and how to fix it\n"
           "  env       the environment variables of all ranks, where they came from, and what is wrong with them\n"
           "  flight    what the ranks of a failed job called last, and which made it fail\n"
+          "  resize    lets a running ddprun job continue on fewer or more nodes\n"
           "  status    which ranks of a running job hang, and which wait for them\n"
           "  topo      the machine, and the GPU, network adapter and cores each rank would get or has\n"
           "  trace     one picture of the ranks' traces, for Perfetto\n"
@@ -85,17 +87,19 @@ std::string information(std::span<const std::string> arguments) {
   tools::doctor::DoctorOptions doctor;
   tools::env::EnvOptions env;
   tools::flight::FlightOptions flight;
+  tools::resize::ResizeOptions resize;
   tools::status::StatusOptions status;
   tools::TopoOptions topo;
   tools::trace::TraceOptions trace;
-  const auto tables = std::array{doctor_table(doctor), env_table(env),   flight_table(flight),
+  const auto tables = std::array{doctor_table(doctor), env_table(env),   flight_table(flight), resize_table(resize),
                                  status_table(status), topo_table(topo), trace_table(trace)};
   const std::array commands{cli::Command{"doctor", &tables[0]},
                             cli::Command{"env", &tables[1], cli::ValueKind::file},
                             cli::Command{"flight", &tables[2], cli::ValueKind::folder},
-                            cli::Command{"status", &tables[3]},
-                            cli::Command{"topo", &tables[4]},
-                            cli::Command{"trace", &tables[5], cli::ValueKind::folder},
+                            cli::Command{"resize", &tables[3]},
+                            cli::Command{"status", &tables[4]},
+                            cli::Command{"topo", &tables[5]},
+                            cli::Command{"trace", &tables[6], cli::ValueKind::folder},
                             cli::Command{"version", nullptr}};
   return cli::asked_page(table, false, commands).value_or("");
 }
@@ -108,8 +112,9 @@ void run(std::span<const std::string> arguments) {
   if (command == "topo") return tools::run_topo(tools::parse_topo_options(rest));
   if (command == "env") return tools::env::run_env(tools::env::parse_env_options(rest));
   if (command == "flight") return tools::flight::run_flight(tools::flight::parse_flight_options(rest));
+  if (command == "resize") return tools::resize::run_resize(tools::resize::parse_resize_options(rest));
   if (command == "trace") return tools::trace::run_trace(tools::trace::parse_trace_options(rest));
-  const std::vector<std::string> known{"doctor", "env", "flight", "status", "topo", "trace", "version"};
+  const std::vector<std::string> known{"doctor", "env", "flight", "resize", "status", "topo", "trace", "version"};
   const std::string closest = base::closest_word(command, known, 3);
   throw cli::UsageError{
       cli::kReadingCommandLine, fmt::format("unknown command '{}'", command),

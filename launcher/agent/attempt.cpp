@@ -282,6 +282,7 @@ EnvironmentMap Attempt::rank_environment(int local, const std::string& store_add
       worker_environment(inheritable_, worker, place_of(local).settings, options.virtual_local_rank);
   environment["DDP_GENERATION"] = std::to_string(plan_.epoch);
   if (change_) environment["DDP_CHANGE_DIR"] = change_->path();
+  if (!job_.memory.empty()) environment["DDP_NODE_CACHE"] = job_.memory;
   if (!options.backend.empty()) environment["DDP_BACKEND"] = options.backend;
   if (!options.as.empty()) environment["DDP_AS"] = options.as;
   base::ImitatedVariables imitated;
@@ -377,7 +378,9 @@ void Attempt::clean() {
   name_space_.reset();
   pmix_.reset();
   change_.reset();
-  if (orphaned) remove_scratch(job_.scratch);  // no agent is left to remove it
+  if (!orphaned) return;  // an agent is left to remove them
+  remove_scratch(job_.scratch);
+  if (!job_.memory.empty()) remove_scratch(job_.memory);
 }
 
 /// Waits for slow consoles within the drain time, which the agent may shorten meanwhile. Gives up a console that takes

@@ -27,6 +27,7 @@ struct NodeJob {
   WorkerCommand command;
   std::optional<NodePlacement> placement;  ///< not set only where there is a refusal
   std::string scratch;                     ///< private folder, removed after the job
+  std::string memory{};                    ///< likewise in memory, for the ranks of all attempts; empty: none
   rlimit descriptor_limit{};               ///< RLIMIT_NOFILE of the workers
   PeerLimits peers;
   bool hangup_ignored = false;  ///< SIGHUP stays ignored, as nohup(1) asked

@@ -133,6 +133,10 @@ constexpr auto description(const AllocationHello*) {
   return describe({"AllocationHello"}, fields<&AllocationHello::allocation, &AllocationHello::host>(kPlainName),
                   fields<&AllocationHello::pid>(kCount));
 }
+constexpr auto description(const ResizeAsked*) {
+  return describe({"ResizeAsked"}, fields<&ResizeAsked::nodes>(kCount),
+                  fields<&ResizeAsked::drain, &ResizeAsked::host>(kPlainName));
+}
 constexpr auto description(const NodesChange*) {
   return describe({"NodesChange"}, fields<&NodesChange::epoch, &NodesChange::waiting>(kCount),
                   fields<&NodesChange::pending>());

@@ -18,7 +18,7 @@
 namespace ddp::launcher::control {
 
 /// The same on both sides of a connection; it changes with every change of a message.
-inline constexpr int kProtocolVersion = 15;
+inline constexpr int kProtocolVersion = 16;
 
 // ---- agent to coordinator ----------------
 
@@ -58,6 +58,14 @@ struct AllocationHello {
   std::string host{};
   std::int64_t pid = 0;
   bool operator==(const AllocationHello&) const = default;
+};
+
+/// ddp-info resize, a process of the job's user: other nodes are to take part. The answer is Finish.
+struct ResizeAsked {
+  int nodes = 0;        ///< so many; 0: as before
+  std::string drain{};  ///< without this host's; empty: none
+  std::string host{};   ///< of the process
+  bool operator==(const ResizeAsked&) const = default;
 };
 
 /// Follows Hello, from an agent of `srun --ddp`, whose ranks are tasks that Slurm starts and ends.
@@ -361,11 +369,12 @@ struct Encoded {
   bool operator==(const Encoded& other) const { return *bytes == *other.bytes; }
 };
 
-using Message = std::variant<Hello, AttemptPrepared, RanksStarted, AttemptFailed, RankEnded, RankAborted, RankStopped,
-                             AttemptCleaned, SignalReceived, PrepareAttempt, StartAttempt, SignalRanks, EndAttempt,
-                             Finish, Fence, ModexRequest, ModexReply, CollectStacks, StacksCollected, ConsoleOutput,
-                             ConsoleTaken, RanksStill, ObserveRanks, RanksObserved, Progress, Resting, Input,
-                             InputTaken, StepTasks, RankEndNoted, JoinTaken, NodesChange, AllocationHello, Encoded>;
+using Message =
+    std::variant<Hello, AttemptPrepared, RanksStarted, AttemptFailed, RankEnded, RankAborted, RankStopped,
+                 AttemptCleaned, SignalReceived, PrepareAttempt, StartAttempt, SignalRanks, EndAttempt, Finish, Fence,
+                 ModexRequest, ModexReply, CollectStacks, StacksCollected, ConsoleOutput, ConsoleTaken, RanksStill,
+                 ObserveRanks, RanksObserved, Progress, Resting, Input, InputTaken, StepTasks, RankEndNoted, JoinTaken,
+                 NodesChange, AllocationHello, ResizeAsked, Encoded>;
 
 /// One byte for the kind, then the fields in the order of message_fields.hpp: little-endian integers; texts, bytes and
 /// lists behind a 32-bit length; times as nanoseconds since 1970.

@@ -161,6 +161,8 @@ class Coordinator {
   void handle(int link, const control::Message& message);
   void handle_hello(int link, const control::Hello& hello);
   void handle_allocation(int link, const control::AllocationHello& hello);
+  void handle_resize(int link, const control::ResizeAsked& wanted);
+  ResizeAnswer drain(const std::string& host, const std::string& by);
   void handle_signal(int link, const control::SignalReceived& message);
   bool leaves(int link, const control::SignalReceived& message);
   void let_leave(int link, const control::SignalReceived& message);

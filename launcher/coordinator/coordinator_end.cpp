@@ -9,6 +9,7 @@
 #include <fmt/ranges.h>
 
 #include "coordinator/coordinator.hpp"
+#include "report/failure_report.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -214,19 +215,23 @@ void Coordinator::begin_generation(const Start& start) {
     if (start.change.spends_restart) {
       events_.restarting(outcome_, generation - 1, membership_.restarts_used());
       if (!start.change.joined.empty()) events_.note(fmt::format("{} joined", fmt::join(start.change.joined, ", ")));
+      if (!start.change.parked.empty())
+        events_.note(fmt::format("{}, asked by {}", parked_text(start.change), start.change.asked_by));
     } else if (events_.going_on) {
       events_.going_on(outcome_, generation, start.change);
     }
   }
   begin_attempt(start.roster);
-  if (generation > 0) return;
-  for (const int link : membership_.waiting()) links_.send(link, control::JoinTaken{.spare = true});
+  for (const int link : generation > 0 ? start.parked : membership_.waiting())
+    links_.send(link, control::JoinTaken{.spare = true});
 }
 
 void Coordinator::resize(const Announce& change) {
   const char* what =
       options_.resize.how == ResizeManner::How::finish ? "waiting for the ranks' end" : "ending the ranks";
   for (const std::string& host : change.joining) events_.detail(fmt::format("{} is to join: {}", host, what));
+  for (const std::string& host : change.parking)
+    events_.detail(fmt::format("{} is to wait as a spare: {}", host, what));
   for (const std::string& host : change.leaving) events_.detail(fmt::format("{} is to leave: {}", host, what));
   next_decision_.reset();
   state_.change_pending = state_.change_announced = true;

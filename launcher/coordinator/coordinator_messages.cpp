@@ -29,6 +29,7 @@ std::optional<int> epoch_of(const control::Message& message) {
 void Coordinator::handle(int link, const control::Message& message) {
   if (const auto* hello = std::get_if<control::Hello>(&message)) return handle_hello(link, *hello);
   if (const auto* hello = std::get_if<control::AllocationHello>(&message)) return handle_allocation(link, *hello);
+  if (const auto* wanted = std::get_if<control::ResizeAsked>(&message)) return handle_resize(link, *wanted);
   if (const auto* signal = std::get_if<control::SignalReceived>(&message)) return handle_signal(link, *signal);
   if (const auto* resting = std::get_if<control::Resting>(&message)) return handle_resting(link, *resting);
   if (const auto* taken = std::get_if<control::InputTaken>(&message)) {
@@ -122,6 +123,35 @@ void Coordinator::handle_allocation(int link, const control::AllocationHello& he
   events_.detail(fmt::format("{} starts agents on nodes that are to join", links_.peer(link)));
   allocations_[link] = hello.allocation;
   links_.send(link, control::JoinTaken{});
+}
+
+void Coordinator::handle_resize(int link, const control::ResizeAsked& wanted) {
+  if (membership_.has_joined(link)) return;
+  links_.set_peer(link, fmt::format("ddp-info resize on {}", wanted.host));
+  ResizeAnswer answer{.text = fmt::format("run '{}' is over", options_.membership.run_id)};
+  if (phase_ < Phase::finishing)
+    answer = wanted.drain.empty() ? membership_.resize(wanted.nodes, links_.peer(link), clock_().steady)
+                                  : drain(wanted.drain, links_.peer(link));
+  events_.detail(fmt::format(
+      "{} asked for {}: {}", links_.peer(link),
+      wanted.drain.empty() ? fmt::format("{} nodes", wanted.nodes) : fmt::format("the leave of {}", wanted.drain),
+      answer.text));
+  release(link, answer.taken ? 0 : 1, answer.text);
+}
+
+/// Its nodes leave as after SIGTERM to their agents.
+ResizeAnswer Coordinator::drain(const std::string& host, const std::string& by) {
+  const std::vector<int> agents = membership_.agents_on(host);
+  if (agents.empty()) return {.text = fmt::format("{} is not among the job's nodes", host)};
+  if (phase_ == Phase::gathering) return {.text = "the job has not started"};
+  if (std::find(agents.begin(), agents.end(), own_link_.value_or(-1)) != agents.end())
+    return {.text = fmt::format("the ddprun that leads the job is on {}", host)};
+  for (const int agent : agents) {
+    if (!membership_.may_leave(agent))
+      return {.text = fmt::format("too few nodes would be left for --nnodes={}", membership_.rules().range())};
+    membership_.leave(agent, by);
+  }
+  return {.taken = true, .text = fmt::format("{} is to leave", host)};
 }
 
 void Coordinator::handle_hello(int link, const control::Hello& hello) {

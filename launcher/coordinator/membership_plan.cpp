@@ -38,7 +38,10 @@ std::string MembershipRules::range() const {
 }
 
 MembershipPlan::MembershipPlan(MembershipRules rules, Time now)
-    : rules_(std::move(rules)), not_coming_(rules_.absent), join_deadline_(now + rules_.join_timeout) {}
+    : rules_(std::move(rules)),
+      target_(rules_.max_nodes),
+      not_coming_(rules_.absent),
+      join_deadline_(now + rules_.join_timeout) {}
 
 template <class Test>
 const Member* MembershipPlan::find(const Test& test) const {
@@ -125,18 +128,70 @@ bool MembershipPlan::lost(int agent) {
   return member;
 }
 
-void MembershipPlan::leave(int agent) {
+void MembershipPlan::leave(int agent, const std::string& asked_by) {
   const Member* member = find([agent](const Member& each) { return each.agent == agent; });
   if (member == nullptr) return;
   const bool waits =
       std::any_of(waiting_.begin(), waiting_.end(), [&](const Member& each) { return each.agent == agent; });
   if (phase_ == Phase::live && !waits) {
     leaving_.insert(agent);
+    if (!asked_by.empty()) asked_by_ = asked_by;
     return;
   }
   if (!waits) left_.push_back(member->hello.host);
   lost(agent);
   released_.push_back(agent);
+}
+
+ResizeAnswer MembershipPlan::resize(int nodes, const std::string& by, Time now) {
+  const auto plural = [](std::size_t count, const char* one, const char* more) { return count == 1 ? one : more; };
+  if (phase_ == Phase::gathering) return {.text = "the job has not started"};
+  if (nodes < rules_.min_nodes || nodes > rules_.max_nodes)
+    return {.text = fmt::format("the job was started with --nnodes={}, so it cannot have {}", rules_.range(), nodes)};
+  if (phase_ == Phase::live && !admits_) return {.text = "a rank has ended with success, so the job is about to end"};
+  if (nodes > num_members() && !rules_.open())
+    return {.text = fmt::format("{} node{} left, and no other can join", num_members(),
+                                plural(static_cast<std::size_t>(num_members()), " is", "s are"))};
+  target_ = nodes;
+  const std::vector<std::string> parking = to_park();
+  const std::vector<std::string> joining = to_join(now);
+  if (announced_ || !parking.empty() || !joining.empty()) asked_by_ = by;
+  if (!parking.empty())
+    return {.taken = true,
+            .text = fmt::format("{} {}", fmt::join(parking, ", "),
+                                plural(parking.size(), "is to wait as a spare", "are to wait as spares"))};
+  std::string text = fmt::format("{} node{} part", num_active(), num_active() == 1 ? " takes" : "s take");
+  if (!joining.empty())
+    text = fmt::format("{} {} to join", fmt::join(joining, ", "), plural(joining.size(), "is", "are"));
+  if (num_active() + static_cast<int>(joining.size()) < nodes)
+    text += fmt::format("; up to {} will, once other nodes have joined", nodes);
+  return {.taken = true, .text = std::move(text)};
+}
+
+/// Of the last slots, the number that is too many.
+std::vector<std::string> MembershipPlan::to_park() const {
+  std::vector<std::string> hosts;
+  for (auto slot = slots_.rbegin(); slot != slots_.rend() && static_cast<int>(hosts.size()) < -room(); ++slot) {
+    if (*slot && !leaving_.contains((*slot)->agent)) hosts.insert(hosts.begin(), (*slot)->hello.host);
+  }
+  return hosts;
+}
+
+std::vector<std::string> MembershipPlan::to_join(Time now) const {
+  std::vector<std::string> hosts;
+  for (const Member& each : waiting_) {
+    if (static_cast<int>(hosts.size()) < room() && each.rests_until <= now) hosts.push_back(each.hello.host);
+  }
+  return hosts;
+}
+
+void MembershipPlan::park() {
+  for (auto slot = slots_.rbegin(); slot != slots_.rend() && room() < 0; ++slot) {
+    if (!*slot) continue;
+    parked_.insert((*slot)->agent);
+    waiting_.insert(waiting_.begin(), **slot);
+    slot->reset();
+  }
 }
 
 bool MembershipPlan::will_not_come() {
@@ -148,6 +203,7 @@ bool MembershipPlan::will_not_come() {
 void MembershipPlan::ended(GenerationEnd end, Time now) {
   phase_ = Phase::between;
   for (const int agent : std::exchange(leaving_, {})) leave(agent);
+  park();
   goes_on_ = may_follow(end, now);
   note_losses(now);
   const bool early = now - began_ < rules_.crash_loop.within;
@@ -221,23 +277,21 @@ Decision MembershipPlan::decide_gathering(Time now) {
 Decision MembershipPlan::decide_live(Time now) {
   const bool joins = admits_ && num_ready(now) > num_active() && room() > 0;
   const bool leaves = !leaving_.empty() && !leave_announced_;
-  if (announced_ && !leave_announced_ && !leaves && !joins) {
+  const bool parks = admits_ && room() < 0;
+  if (announced_ && !leave_announced_ && !leaves && !joins && !parks) {
     announced_ = false;
     first_join_.reset();
     return Withdraw{};
   }
-  if (!leaves && (announced_ || !joins)) return WaitUntil{admits_ && room() > 0 ? first_rested(now) : std::nullopt};
-  if (!leaves) {
+  if (!leaves && (announced_ || (!joins && !parks)))
+    return WaitUntil{admits_ && room() > 0 ? first_rested(now) : std::nullopt};
+  if (!leaves && !parks) {
     const Time due = std::min(last_join_ + rules_.scale_up_delay, first_join_.value_or(now) + rules_.scale_up_limit);
     if (now < due) return WaitUntil{Deadline{due}};
   }
   announced_ = true;
   leave_announced_ = leave_announced_ || leaves;
-  Announce announce;
-  for (const Member& each : waiting_) {
-    const bool fits = static_cast<int>(announce.joining.size()) < room();
-    if (fits && each.rests_until <= now) announce.joining.push_back(each.hello.host);
-  }
+  Announce announce{.joining = to_join(now), .parking = to_park()};
   for (const std::optional<Member>& slot : slots_) {
     if (slot && leaving_.contains(slot->agent)) announce.leaving.push_back(slot->hello.host);
   }
@@ -258,6 +312,7 @@ Start MembershipPlan::start(Time now) {
   RosterChange change{.before = static_cast<int>(slots_.size()),
                       .survivors = num_active(),
                       .left = std::exchange(left_, {}),
+                      .asked_by = std::exchange(asked_by_, {}),
                       .spends_restart = end_ && spends_restart(*end_)};
   // Of a list of nodes, the last are the spares; where nodes come one by one, those that came last.
   const bool listed =
@@ -283,13 +338,20 @@ Start MembershipPlan::start(Time now) {
     if (new_ids.contains(slot->id)) change.joined.push_back(slot->hello.host);
     roster.nodes.push_back(*slot);
   }
+  std::vector<int> parked;
+  for (const Member& each : waiting_) {
+    if (!parked_.contains(each.agent)) continue;
+    change.parked.push_back(each.hello.host);
+    parked.push_back(each.agent);
+  }
+  parked_.clear();
   if (change.spends_restart) ++restarts_used_;
   phase_ = Phase::live;
   began_ = now;
   announced_ = leave_announced_ = false;
   admits_ = true;
   first_join_.reset();
-  return {.roster = std::move(roster), .change = std::move(change)};
+  return {.roster = std::move(roster), .change = std::move(change), .parked = std::move(parked)};
 }
 
 // ---- facts ----------------
@@ -325,6 +387,15 @@ std::vector<int> MembershipPlan::agents_of(const std::string& allocation) const 
   std::vector<int> agents;
   find([&](const Member& each) {
     if (each.hello.allocation == allocation) agents.push_back(each.agent);
+    return false;
+  });
+  return agents;
+}
+
+std::vector<int> MembershipPlan::agents_on(const std::string& host) const {
+  std::vector<int> agents;
+  find([&](const Member& each) {
+    if (each.hello.host == host) agents.push_back(each.agent);
     return false;
   });
   return agents;

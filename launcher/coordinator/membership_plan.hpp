@@ -74,12 +74,14 @@ enum class GenerationEnd {
 struct Start {
   Roster roster;
   RosterChange change;
+  std::vector<int> parked{};  ///< agents of RosterChange::parked
 };
 /// The ranks of this generation are to end, as other nodes are to take part. It comes again when a node is to leave
 /// after others were to join.
 struct Announce {
-  std::vector<std::string> joining;  ///< hosts
-  std::vector<std::string> leaving;
+  std::vector<std::string> joining{};  ///< hosts
+  std::vector<std::string> leaving{};
+  std::vector<std::string> parking{};  ///< they are to wait as spares
 };
 /// None is to take part any more for whom the ranks were to end.
 struct Withdraw {};
@@ -104,6 +106,12 @@ struct End {
 };
 using Decision = std::variant<WaitUntil, Start, Announce, Withdraw, Release, End>;
 
+/// To a user's wish for another number of nodes.
+struct ResizeAnswer {
+  bool taken = false;
+  std::string text{};  ///< what follows, or why nothing does
+};
+
 /// A roster is a list of slots. Who survives keeps its place among the others; a newcomer takes the lowest free slot,
 /// so the one that comes for a lost node takes its place; slots that stay free are taken out. Agents are named by
 /// numbers that the caller chooses, and never uses again. Whom a roster has no slot for is a spare, which waits for
@@ -124,7 +132,11 @@ class MembershipPlan {
   /// again: 10 s after the second loss of these 10 minutes, twice as long after each further one, 10 minutes at most.
   std::chrono::milliseconds rest_of(int agent, Time now) const;
   /// A member is to take part in no further generation, where may_leave() says so. Release follows.
-  void leave(int agent);
+  /// @param asked_by see RosterChange
+  void leave(int agent, const std::string& asked_by = {});
+  /// @p nodes, from the rules' least to their most, are to take part, from a generation on that follows at once. Those
+  /// of the last slots then wait as spares, before all others. @param by for RosterChange
+  ResizeAnswer resize(int nodes, const std::string& by, Time now);
   /// A rank has ended well, so the job is about to end: whoever comes now waits for a further generation, if there is
   /// one.
   void rank_succeeded() { admits_ = false; }
@@ -156,6 +168,8 @@ class MembershipPlan {
   std::string why_full() const;
   /// The number of the agent that said @p order; nothing: none of the members.
   std::optional<int> agent_of(std::int64_t order) const;
+  /// Agents of that host.
+  std::vector<int> agents_on(const std::string& host) const;
   int num_members() const;
   /// Agents of members that take no part in the last roster.
   std::vector<int> waiting() const;
@@ -190,7 +204,10 @@ class MembershipPlan {
   std::optional<Deadline> first_rested(Time now) const;
   int num_active() const;
   int num_ready(Time now) const;
-  int room() const { return rules_.max_nodes - num_active() + static_cast<int>(leaving_.size()); }
+  int room() const { return target_ - num_active() + static_cast<int>(leaving_.size()); }
+  std::vector<std::string> to_park() const;
+  std::vector<std::string> to_join(Time now) const;
+  void park();
   /// The first member for which @p test holds; nullptr: none.
   template <class Test>
   const Member* find(const Test& test) const;
@@ -200,6 +217,7 @@ class MembershipPlan {
   Start start(Time now);
 
   MembershipRules rules_;
+  int target_;  ///< so many nodes take part at most
   Phase phase_ = Phase::gathering;
   std::vector<std::optional<Member>> slots_;  ///< of the last roster; those that it has lost are empty
   std::vector<Member> waiting_;               ///< for the next one, in the order in which they came
@@ -207,6 +225,8 @@ class MembershipPlan {
   std::vector<int> released_;                 ///< agents of which decide() has not said so
   std::vector<std::string> left_;             ///< hosts, since the last roster
   std::vector<std::string> lost_;             ///< likewise
+  std::set<int> parked_;                      ///< agents, likewise
+  std::string asked_by_;                      ///< for the next roster
   std::map<std::string, Losses> losses_;      ///< by host
   bool announced_ = false;                    ///< that this generation ends
   bool leave_announced_ = false;              ///< for a node that leaves

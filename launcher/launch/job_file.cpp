@@ -3,7 +3,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
@@ -20,7 +23,7 @@ constexpr std::chrono::seconds kReadLimit{30};
 
 }  // namespace
 
-std::string job_file_path(const base::Environment& environment, const std::string& job) {
+std::string job_folder(const base::Environment& environment) {
   std::string folder = environment.raw("XDG_STATE_HOME").value_or("");
   if (!folder.starts_with('/')) {
     folder = users_home(environment);
@@ -30,8 +33,27 @@ std::string job_file_path(const base::Environment& environment, const std::strin
                    .cause = "this user has no home folder, and HOME is not set"}};
     folder += "/.local/state";
   }
+  return folder + "/libddp/jobs";
+}
+
+std::string job_file_path(const base::Environment& environment, const std::string& job) {
   const std::string cluster = environment.raw("SLURM_CLUSTER_NAME").value_or("");
-  return fmt::format("{}/libddp/jobs/{}{}{}", folder, cluster, cluster.empty() ? "" : ".", job);
+  return fmt::format("{}/{}{}{}", job_folder(environment), cluster, cluster.empty() ? "" : ".", job);
+}
+
+std::string job_file_path(const base::Environment& environment, const std::string& host, pid_t pid) {
+  return fmt::format("{}/{}:{}", job_folder(environment), host, pid);
+}
+
+std::vector<std::string> find_job_files(const base::Environment& environment, const std::string& name) {
+  std::vector<std::string> found;
+  std::error_code none;  // no folder: no job
+  for (const auto& entry : std::filesystem::directory_iterator{job_folder(environment), none}) {
+    const std::string file = entry.path().filename().string();
+    if (file == name || file.ends_with("." + name) || file.ends_with(":" + name)) found.push_back(entry.path());
+  }
+  std::sort(found.begin(), found.end());
+  return found;
 }
 
 JobFile::JobFile(std::string path, const AgentSettings& settings)

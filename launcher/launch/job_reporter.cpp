@@ -91,10 +91,11 @@ CoordinatorEvents JobReporter::events(const base::Environment& environment) {
           .going_on =
               [this](const JobOutcome& outcome, int generation, const RosterChange& change) {
                 attempt_ = generation;
-                const auto reason = !outcome.nodes.empty()   ? GenerationReason::node_lost
-                                    : !change.left.empty()   ? GenerationReason::node_left
-                                    : !change.joined.empty() ? GenerationReason::node_joined
-                                                             : GenerationReason::requested;
+                const auto reason = !outcome.nodes.empty()     ? GenerationReason::node_lost
+                                    : !change.asked_by.empty() ? GenerationReason::resized
+                                    : !change.left.empty()     ? GenerationReason::node_left
+                                    : !change.joined.empty()   ? GenerationReason::node_joined
+                                                               : GenerationReason::requested;
                 add_generation(reason, outcome, change);
                 if (event_log_) event_log_->generation_started(generation, generations_.back());
                 note(format_going_on_line(outcome, generation, change));

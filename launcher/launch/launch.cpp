@@ -39,6 +39,7 @@
 #include "launch/node_order.hpp"
 #include "launch/own_network.hpp"
 #include "launch/rendezvous.hpp"
+#include "launch/rendezvous_proof.hpp"
 #include "launch/slurm_frontend.hpp"
 #include "launch/waiting_hint.hpp"
 #include "outcome/exit_error.hpp"
@@ -57,6 +58,7 @@ constexpr std::chrono::milliseconds kFrontendPatience{30'000};
 constexpr int kSrunRefused = 1;
 // Time for standard error to take the output of the hosts' ssh.
 constexpr std::chrono::milliseconds kWordsPatience{1'000};
+constexpr const char* kMemory = "/dev/shm";
 // Time to remove folders of jobs that were killed: the next ddprun removes the rest.
 constexpr std::chrono::seconds kSweepLimit{1};
 
@@ -168,7 +170,11 @@ class Process {
     if (rendezvous.listener) {
       if (options_.verbose)
         say(fmt::format("waiting for the other nodes at {}", fmt::join(rendezvous.listener->addresses(), ", ")));
-      lead(std::move(rendezvous.listener), nullptr);
+      const RendezvousPoint point{.addresses = rendezvous.addresses,
+                                  .port = rendezvous.port,
+                                  .secret = control::Secret::random(),  // the proof is the user's
+                                  .host = job_->host};
+      lead(std::move(rendezvous.listener), role_.role == LaunchRole::endpoint ? &point : nullptr);
     } else {
       control::Connection coordinator =
           rendezvous.connect(role_.role == LaunchRole::endpoint ? own_endpoint_remark(host) : "");
@@ -203,7 +209,7 @@ class Process {
     events.waiting_hint = [this] { return hosts_ ? hosts_->awaited() : waiting_hint(options_, role_, environment_); };
     if (job_console) write_console(events);
     if (coordination.input) hand_on_input(events);
-    if (role_.joinable() && !options_.dry_run) let_allocations_join(events, *point);
+    if (role_.elastic() && point != nullptr && !options_.dry_run) let_others_ask(events, *point);
     coordinator_ = std::make_unique<Coordinator>(std::move(coordination), loop_, std::move(events));
     if (role_.role == LaunchRole::frontend && role_.by_hosts) {
       start_hosts(*point);
@@ -249,15 +255,21 @@ class Process {
   }
 
   /// From the first generation's start on: then no node of this allocation is missing.
-  void let_allocations_join(CoordinatorEvents& events, const RendezvousPoint& point) {
+  void let_others_ask(CoordinatorEvents& events, const RendezvousPoint& point) {
     events.started = [this, point, told = std::move(events.started)](int started, int world_size, int num_nodes) {
       told(started, world_size, num_nodes);
       if (started < world_size || std::exchange(joinable_, true)) return;
       try {
-        job_file_.emplace(job_file_path(environment_, environment_.raw("SLURM_JOB_ID").value_or("")),
-                          settings_for_agents(point.encode(), arguments_, environment_));
+        AgentSettings settings = settings_for_agents(point.encode(), arguments_, environment_);
+        if (const auto phrase = environment_.raw(kPhraseVariable); phrase && role_.role == LaunchRole::endpoint)
+          settings.environment.insert_or_assign(kPhraseVariable, *phrase);
+        job_file_.emplace(role_.joinable() ? job_file_path(environment_, environment_.raw("SLURM_JOB_ID").value_or(""))
+                                           : job_file_path(environment_, base::host_name(), ::getpid()),
+                          settings);
       } catch (const Error& error) {
-        say(fmt::format("warning: nodes of other allocations cannot join: {}", error.what()));
+        if (role_.joinable() || options_.verbose)
+          say(fmt::format("warning: nodes of other allocations cannot join, nor can ddp-info resize the job: {}",
+                          error.what()));
       }
     };
   }
@@ -279,6 +291,7 @@ class Process {
       base::remove_left_scratch(folder, Deadline::after(kSweepLimit));
       scratch_.emplace(folder);
       job_->scratch = scratch_->path();
+      if (options_.max_restarts > 0 || options_.spares > 0 || role_.elastic()) make_memory_folder();
       if (options_.dry_run || !needs_log_folder(options_.logs)) return;
       options_.logs.directory = make_log_folder(temporary_folder(environment_));
       say(fmt::format("the log files are in {} on {}", *options_.logs.directory, base::host_name()));
@@ -301,6 +314,17 @@ class Process {
             .allocation = allocation(),
             .settings = role_.role == LaunchRole::endpoint ? options_.given_settings : std::vector<std::string>{}},
         std::move(coordinator), loop_);
+  }
+
+  /// For what outlives ranks that are to start again (DDP_NODE_CACHE).
+  void make_memory_folder() {
+    try {
+      base::remove_left_scratch(kMemory, Deadline::after(kSweepLimit));
+      memory_.emplace(kMemory);
+      job_->memory = memory_->path();
+    } catch (const Error& error) {
+      if (options_.verbose) say(fmt::format("no copies of checkpoints in memory: {}", error.what()));
+    }
   }
 
   /// Whose agents a frontend has started.
@@ -393,6 +417,7 @@ class Process {
   OwnNetwork network_;
   std::unique_ptr<NodeJob> job_;
   std::optional<ScratchDirectory> scratch_;
+  std::optional<ScratchDirectory> memory_;
   stream::EventLoop loop_;
   std::unique_ptr<SignalInbox> signals_;
   std::unique_ptr<SrunProcess> srun_;

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,22 +11,10 @@
 #include "base/env_table.hpp"
 #include "control/handshake.hpp"
 #include "launch/launch_role.hpp"
+#include "launch/rendezvous_point.hpp"
 #include "options/launch_options.hpp"
 
 namespace ddp::launcher {
-
-/// Where the coordinator is.
-struct RendezvousPoint {
-  std::vector<std::string> addresses{};  ///< numeric or names, best first
-  std::uint16_t port = 0;
-  control::Secret secret;
-  std::string host{};  ///< the coordinator's, for messages; empty: not known
-
-  /// For an environment variable: "addr,addr;port;secret;host", the last part optional. decode() throws
-  /// Error(invalid_argument).
-  std::string encode() const;
-  static RendezvousPoint decode(const std::string& text);
-};
 
 /// One process's side: it either leads, and agents connect to the listener, or connects.
 struct Rendezvous {

@@ -25,7 +25,7 @@ using control::Announcement;
 using control::ProofMethod;
 
 constexpr const char* kAttempted = "proving to the job's other nodes who started them";
-constexpr const char* kPhrase = "DDP_RDZV_SECRET";
+constexpr const char* kPhrase = kPhraseVariable;
 
 std::string with_native(const Error& error) {
   return error.native().empty() ? error.cause() : fmt::format("{} [{}]", error.cause(), error.native());

@@ -13,6 +13,8 @@
 
 namespace ddp::launcher {
 
+inline constexpr const char* kPhraseVariable = "DDP_RDZV_SECRET";
+
 /// The one that leads chooses the first that it has: DDP_RDZV_SECRET, munge, the key file of the user. The others
 /// follow it, but for two rules: DDP_RDZV_SECRET, where it is set, is what counts; and no proof at all is for those
 /// alone that are told so, too. Asks each source at most once.

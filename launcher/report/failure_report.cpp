@@ -145,7 +145,9 @@ std::string reason_of(const GenerationFacts& generation) {
   if (generation.reason == GenerationReason::requested) parts.emplace_back("the ranks asked for it");
   add(generation.lost, generation.lost.size() == 1 ? "was lost" : "were lost");
   add(generation.change.left, "left");
+  if (!generation.change.parked.empty()) parts.push_back(parked_text(generation.change));
   add(generation.change.joined, "joined");
+  if (!generation.change.asked_by.empty()) parts.push_back("asked by " + generation.change.asked_by);
   return parts.empty() ? "start" : fmt::format("{}", fmt::join(parts, ", "));
 }
 
@@ -317,13 +319,21 @@ std::string format_restart_line(const JobOutcome& outcome, int attempt, int rest
                      restart, max_restarts);
 }
 
+std::string parked_text(const RosterChange& change) {
+  return fmt::format("{} {}", fmt::join(change.parked, ", "),
+                     change.parked.size() == 1 ? "waits as a spare" : "wait as spares");
+}
+
 std::string format_going_on_line(const JobOutcome& outcome, int generation, const RosterChange& change) {
   std::vector<std::string> causes;
   if (outcome.root_cause() != RootCause::none) causes.push_back(summary(outcome));
   if (!change.left.empty()) causes.push_back(fmt::format("{} left", fmt::join(change.left, ", ")));
+  if (!change.parked.empty()) causes.push_back(parked_text(change));
   const bool only_joined = causes.empty() && !change.joined.empty();
-  if (causes.empty() && !only_joined) causes.emplace_back("the ranks asked to start again");
   if (only_joined) causes.push_back(fmt::format("{} joined", fmt::join(change.joined, ", ")));
+  if (causes.empty())
+    causes.emplace_back(change.asked_by.empty() ? "the ranks asked to start again" : "the same nodes start again");
+  if (!change.asked_by.empty()) causes.back() += fmt::format(", asked by {}", change.asked_by);
   std::string with;
   if (only_joined) {
     with = change.joined.size() == 1 ? " with it" : " with them";

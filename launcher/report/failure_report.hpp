@@ -34,6 +34,9 @@ std::string highlighted(std::string report);
 /// restarting (restart 1 of at most 2)". @p restart: the number of the one that follows, from 1.
 std::string format_restart_line(const JobOutcome& outcome, int attempt, int restart, int max_restarts);
 
+/// "n2 waits as a spare".
+std::string parked_text(const RosterChange& change);
+
 /// The same where no restart is spent: "n5 joined; 3 of 3 nodes continue with it (generation 5, no restart spent)", or
 /// "node n2: the connection to ddprun's agent on n2 (pid 7) was lost: it was closed; 3 of 4 nodes continue with n5
 /// ...".

@@ -123,13 +123,15 @@ Json root_cause_json(const JobOutcome& outcome) {
 }
 
 Json generation_json(const GenerationFacts& generation) {
-  constexpr std::array kReasons{"start", "restart", "node_lost", "node_left", "node_joined", "requested"};
+  constexpr std::array kReasons{"start", "restart", "node_lost", "node_left", "node_joined", "requested", "resized"};
   return {{"reason", kReasons.at(static_cast<std::size_t>(generation.reason))},
           {"time", time_text(generation.time)},
           {"nodes_before", generation.change.before},
           {"survivors", generation.change.survivors},
           {"joined", generation.change.joined},
           {"left", generation.change.left},
+          {"parked", generation.change.parked},
+          {"asked_by", text_or_null(generation.change.asked_by)},
           {"lost", generation.lost}};
 }
 

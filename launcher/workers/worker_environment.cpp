@@ -26,9 +26,10 @@ constexpr std::array<std::string_view, 9> kIdentityPrefixes{
     "MV2_COMM_WORLD_",   // MVAPICH: rank and sizes
 };
 
-constexpr std::array<std::string_view, 10> kIdentityNames{
+constexpr std::array<std::string_view, 11> kIdentityNames{
     "SLURM_PROCID",        "SLURM_LOCALID", "SLURM_GTIDS", "SLURM_TASK_PID",
     "DDP_CHANGE_DIR",       // of the ddprun that started it
+    "DDP_NODE_CACHE",       // likewise
     "DDP_RDZV_SECRET",      // for agents only
     "DDP_METRICS_ADDRESS",  // for agents only: a ddprun in a rank has its own job
     "DDP_METRICS_PORT",

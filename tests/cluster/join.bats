@@ -153,3 +153,20 @@ ends_well() {
   refused 1 "does not answer: " salloc -Q -N1 "$bin/ddprun" --join "$leader"
   [[ $output == *"if that job is over, remove '$file'"* ]]
 }
+
+@test "ddp-info resize from another shell: a job's own node waits, takes part again, and leaves" {
+  lead --nnodes 1:3
+  resize() { "$cluster" run "$bin/ddp-info" resize "$@"; }
+  [ "$(resize "$leader" --nodes 1)" = "n1 is to wait as a spare" ]
+  eventually 60 up 1 1
+  grep -Eq "^ddprun: n1 waits as a spare, asked by ddp-info resize on [^ ]+; 1 of 2 nodes continues \(generation 1, no restart spent\)$" "$shared/out"
+  [ "$(resize "$leader" --nodes 3)" = "n1 is to join; up to 3 will, once other nodes have joined" ]
+  eventually 60 up 2 2
+  [ "$(resize "$leader" --drain n1)" = "n1 is to leave" ]
+  eventually 60 up 3 1
+  grep -Eq "^ddprun: n1 left, asked by ddp-info resize on [^ ]+; 1 of 2 nodes continues" "$shared/out"
+  clean_node n1
+  run -1 resize 987654 --nodes 1
+  [[ $output == *"ddp-info: asking the nodes of job 987654: "* ]]
+  ends_well
+}

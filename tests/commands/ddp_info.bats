@@ -55,7 +55,7 @@ rejects() {
 }
 
 @test "lines of help fit a terminal" {
-  for command in "" doctor env flight status topo trace; do
+  for command in "" doctor env flight resize status topo trace; do
     run -0 "$INFO" $command --help
     for line in "${lines[@]}"; do [ "${#line}" -le 125 ] || { echo "$command: $line"; false; }; done
   done

@@ -326,3 +326,61 @@ done'
   eventually 30 run_in 1 2
   ends_well a c
 }
+
+resize() { "${DDPRUN%/*}/ddp-info" resize "$@"; }
+
+@test "ddp-info resize: a job continues on fewer nodes, then on more; surplus nodes wait as spares" {
+  export DDP_RDZV_SECRET="a phrase"
+  run_nodes 1:3 a b c
+  unset DDP_RDZV_SECRET # another shell does not have it
+  [ "$(stat -c %a "$XDG_STATE_HOME/libddp/jobs"/*)" = 600 ]
+  run -0 resize "${agents[a]}" --nodes 1
+  [ "$output" = "$(hostname), $(hostname) are to wait as spares" ]
+  eventually 30 run_in 1 1
+  eventually 20 agent_said a "wait as spares, asked by ddp-info resize on $(hostname); 1 of 3 nodes continues (generation 1, no restart spent)"
+  for name in b c; do agent_said $name "this one is a spare for one that is lost"; done
+  run -0 resize "$(hostname):${agents[a]}" --nodes 2
+  [ "$output" = "$(hostname) is to join" ]
+  eventually 30 run_in 2 2
+  eventually 20 agent_said a "joined, asked by ddp-info resize on $(hostname); 1 of 1 node continues with it (generation 2, no restart spent)"
+  run -1 resize "${agents[a]}" --nodes 4
+  [[ $output == *"the job was started with --nnodes=1:3, so it cannot have 4"* ]]
+  run -1 resize "${agents[a]}" --drain "$(hostname)"
+  [[ $output == *"the ddprun that leads the job is on $(hostname)"* ]]
+  run_in 3 0
+  ends_well a b c
+  [ "$(grep -cE '^2 [01]/2 0 ' <<<"$output")" -eq 2 ]
+  [ -z "$(ls "$XDG_STATE_HOME/libddp/jobs")" ]
+}
+
+@test "ddp-info resize: jobs that are unknown, of fixed nodes, gone or another user's are one line each" {
+  local jobs=$XDG_STATE_HOME/libddp/jobs
+  run -1 resize nowhere:1 --nodes 2
+  [[ $output == *"ddp-info: finding job nowhere:1: this user has no such running job whose nodes may change"*"--nnodes=MIN:MAX"* ]]
+  start --nproc-per-node 1 sh -c "$elastic"
+  eventually 20 run_in 0 1
+  run -1 resize "$launcher" --nodes 2
+  [[ $output == *"process $launcher leads no running job whose nodes may change"* ]]
+  touch "$NOTES/go"
+  finish
+  if [ "$(id -u)" -eq 0 ]; then
+    setpriv --reuid 65534 --clear-groups sleep 60 3>&- &
+    local other=$!
+    eventually 20 test "$(stat -c %u /proc/$other)" = 65534
+    run -1 resize $other --nodes 2
+    [[ $output == *"process $other belongs to nobody"*"users resize their own jobs only"* ]]
+    kill $other
+  fi
+  rm -f "$NOTES"/*
+  run_nodes 1:2 a b
+  chmod 640 "$jobs"/*
+  run -1 resize "${agents[a]}" --nodes 1
+  [[ $output == *"others may use it: its mode is 0640"* ]]
+  chmod 600 "$jobs"/*
+  kill -KILL "${agents[a]}"
+  wait "${agents[a]}" || true
+  run -1 resize "${agents[a]}" --nodes 1
+  [[ $output == *"does not answer: "*"if that job is over, remove '$jobs/$(hostname):${agents[a]}'"* ]]
+  finish_agent b
+  for wrong in "" "1 2 --nodes 1" "1" "1 --nodes 1 --drain n1" "--nodes 1" "1 --nodes 0"; do run -2 resize $wrong; done
+}

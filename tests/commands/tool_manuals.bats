@@ -31,7 +31,7 @@ offered() {
 }
 
 @test "manual pages describe the options of --help, and no others" {
-  for command in doctor env flight status topo trace; do
+  for command in doctor env flight resize status topo trace; do
     options "$bin/ddp-info" $command >known
     [ -s known ]
     section $command | documented | diff known -

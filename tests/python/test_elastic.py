@@ -39,7 +39,7 @@ class Job:
                 "--rdzv-conf=last_call_timeout=1,scale_up_delay=0.2"]
         kept = {name: value for name, value in os.environ.items() if not OUTSIDE.match(name)}
         self.environment = {**kept, "PYTHONPATH": str(SITE), "OMP_NUM_THREADS": "1", "DDP_RDZV_SECRET": "for this test",
-                            "PATH": f"{Path(sys.executable).parent}:{kept['PATH']}"}
+                            "XDG_STATE_HOME": str(folder), "PATH": f"{Path(sys.executable).parent}:{kept['PATH']}"}
         self.command = [BIN / "ddprun", *meet, *options]
         self.nodes = []
         self.leader = self.folder / "0.log"

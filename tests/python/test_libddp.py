@@ -189,7 +189,7 @@ sampler = libddp.ElasticSampler(100, group, shuffle=False, remainder="uneven")
 state: dict[str, int] = sampler.state_dict()
 first: list[int] = list(sampler)[:sampler.epoch]
 loss: float | None = libddp.MetricSet({"loss": "mean"}).reduce(group)["loss"]
-restored: libddp.Restored | None = libddp.Checkpoints(group, "folder", keep=2).restore({"a": memoryview(b"")})
+restored: libddp.Restored | None = libddp.Checkpoints(group, "folder", keep=2, memory=True).restore({"a": memoryview(b"")})
 for number in libddp.progress([1, 2], samples=lambda batch: batch + 1):
     text: str = libddp.Topology.live().place(number)[0].decisions[0].reason
 report: libddp.EnvironmentReport | None = world.environment_report(3.0, all=True)

@@ -17,6 +17,7 @@ ddprun_jobs_setup() {
   mkdir "$NOTES"
   # ddpruns that meet prove themselves by a key file, not by this host's munged; the user's own stays as it is.
   export XDG_CONFIG_HOME=$BATS_TEST_TMPDIR/config DDP_MUNGE_SOCKET=$BATS_TEST_TMPDIR/no-munge
+  export XDG_STATE_HOME=$BATS_TEST_TMPDIR/state # files of running jobs
   launcher=
   declare -gA agents=()
 }

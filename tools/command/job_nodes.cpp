@@ -103,12 +103,17 @@ namespace {
                .hint = std::move(hint)}};
 }
 
-std::string path_of(const std::string& program, const std::string& job) {
+std::optional<std::string> find_program(const std::string& program) {
   std::istringstream folders{base::Environment::process().raw("PATH").value_or("/bin:/usr/bin")};
   for (std::string folder; std::getline(folders, folder, ':');) {
-    const std::string path = folder + "/" + program;
+    std::string path = folder + "/" + program;
     if (!folder.empty() && ::access(path.c_str(), X_OK) == 0) return path;
   }
+  return std::nullopt;
+}
+
+std::string path_of(const std::string& program, const std::string& job) {
+  if (auto path = find_program(program)) return *std::move(path);
   refuse(ErrorCode::unavailable, job, fmt::format("PATH has no {}", program),
          "a number that is not a process of this host is taken for a job of Slurm");
 }
@@ -131,8 +136,11 @@ std::string first_line(const std::string& text) {
   return line;
 }
 
-/// Number of nodes.
-int check_job(const std::string& job, Deadline deadline) {
+}  // namespace
+
+bool has_slurm() { return find_program("squeue").has_value(); }
+
+int require_running_job(const std::string& job, Deadline deadline) {
   const auto said = diagnostics::run_tool(
       {path_of("squeue", job), "--noheader", "--jobs=" + job.substr(0, job.find('.')), "--format=%D %U %T"},
       environment_of_srun(), deadline);
@@ -156,11 +164,9 @@ int check_job(const std::string& job, Deadline deadline) {
   return nodes;
 }
 
-}  // namespace
-
 NodeAnswers ask_nodes_of_job(const std::string& job, std::vector<std::string> helper, Deadline deadline) {
   NodeAnswers answers;
-  answers.nodes = check_job(job, deadline);
+  answers.nodes = require_running_job(job, deadline);
   std::vector<std::string> command{path_of("srun", job),
                                    "--jobid=" + job.substr(0, job.find('.')),
                                    "--overlap",

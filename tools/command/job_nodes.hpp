@@ -41,6 +41,11 @@ struct NodeAnswers {
   int nodes = 0;                   ///< of the job
 };
 
+bool has_slurm();  ///< by its squeue
+
+/// @return the number of nodes of a Slurm job. Throws as ask_nodes_of_job().
+int require_running_job(const std::string& job, Deadline deadline);
+
 /// @param job "17" or "17.0". @param helper what ddp-info gets on each node; it prints helper_lines. Throws Error:
 /// not_found, also where another user's job is hidden; unavailable without Slurm and for another user's job.
 NodeAnswers ask_nodes_of_job(const std::string& job, std::vector<std::string> helper, Deadline deadline);

@@ -269,8 +269,9 @@ using namespace nb::literals;
 
 using PythonCheckpoints = Exclusive<Checkpoints>;
 
-void make_checkpoints(PythonCheckpoints* place, PythonGroup& group, nb::handle folder, int keep, nb::handle timeout) {
-  CheckpointOptions options{.keep = keep};
+void make_checkpoints(PythonCheckpoints* place, PythonGroup& group, nb::handle folder, int keep, nb::handle timeout,
+                      bool memory) {
+  CheckpointOptions options{.keep = keep, .memory = memory};
   if (const auto limit = duration_of(timeout)) options.timeout = std::chrono::ceil<std::chrono::seconds>(*limit);
   new (place) PythonCheckpoints(std::in_place, *group, path_of(folder), options);
 }
@@ -324,11 +325,13 @@ void add_checkpoints(nb::module_& module) {
       "step, "
       "model or number of ranks). One thread at a time.")
       .def("__init__", &make_checkpoints, "group"_a, "folder"_a, nb::kw_only(), "keep"_a = 3, "timeout"_a = nb::none(),
+           "memory"_a = false,
            nb::sig("def __init__(self, group: ProcessGroup, folder: str | os.PathLike[str], *, keep: int = 3, timeout: "
-                   "float | datetime.timedelta | None = None) -> None"),
+                   "float | datetime.timedelta | None = None, memory: bool = False) -> None"),
            "keep: how many of the newest to keep; save removes older ones. 0: all. timeout: of a save or restore, in "
            "seconds; "
-           "default: half an hour.")
+           "default: half an hour. memory: nodes also keep the last save in memory, and restore takes it from there "
+           "when ddprun has restarted the ranks; equal on all ranks.")
       .def("save", &save<kWhole>, "step"_a, "tensors"_a, "extra"_a = nb::bytes(""),
            nb::sig("def save(self, step: int, tensors: " DDP_NAMED ", extra: bytes = b'') -> None"),
            "Rank 0's tensors and extra, which stand for all ranks'. step: >= 0, equal on all ranks; one of the same "

@@ -22,6 +22,8 @@ class FolderOwner;
 struct CheckpointOptions {
   int keep = 3;                        ///< newest checkpoints to keep; save removes older ones. 0: all
   std::chrono::seconds timeout{1800};  ///< of a save or restore, including the slowest rank's files
+  /// Nodes also keep the last save in memory, so that a restart by ddprun reads no file. Equal on all ranks.
+  bool memory = false;
 };
 
 /// What a checkpoint contains besides its tensors.
@@ -62,6 +64,8 @@ class Checkpoints {
   /// tensor has changed, and no older checkpoint is tried. Only checkpoints with missing files are skipped, and rank 0
   /// logs which. Reads the files twice. @return nothing if the folder has no checkpoint.
   /// Throws not_found if there is none of @p step.
+  /// With CheckpointOptions::memory, the newest save that any node holds complete comes first, or that of @p step; of
+  /// shards, one that each rank's node holds. The folder is read only where there is none.
   std::optional<Restored> restore(std::span<const NamedTensor> tensors, std::optional<std::int64_t> step = {});
 
  private:

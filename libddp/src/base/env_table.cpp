@@ -85,6 +85,8 @@ constexpr std::array kTable{
                 "[Subgroups](gpu.md#groups-of-some-ranks) split NCCL's communicator."},
     EnvVariable{"DDP_NCCL_STUCK_AFTER", EnvType::seconds, "30", "",
                 "When a thread stuck in NCCL or the GPU's driver is logged."},
+    EnvVariable{"DDP_NODE_CACHE", EnvType::text, "", "folder",
+                "[Copies of checkpoints](training.md#checkpoints) in memory; ddprun sets it."},
     EnvVariable{"DDP_PEER_TIMEOUT", EnvType::seconds, "30", "",
                 "When a rank or host without a sign of life counts as lost while others wait; at least 5."},
     EnvVariable{"DDP_RDZV_SECRET", EnvType::text, "", "text",

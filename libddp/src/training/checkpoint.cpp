@@ -11,35 +11,42 @@
 #include "base/errors.hpp"
 #include "base/log.hpp"
 #include "base/message.hpp"
+#include "training/checkpoint_copies.hpp"
 #include "training/checkpoint_folder.hpp"
+#include "training/checkpoint_restore.hpp"
 #include "training/folder_owner.hpp"
 #include "training/object_collectives.hpp"
 
 namespace ddp {
-namespace {
 
-using training::act_jointly;
-using training::CheckpointFolder;
-using training::CheckpointManifest;
-using training::ShardOrigin;
-using training::ShardRecord;
-
-ShardOrigin origin_of(const CheckpointManifest& manifest, int rank) {
+training::ShardOrigin training::origin_of(const CheckpointManifest& manifest, int rank) {
   return {.id = manifest.id,
           .step = manifest.step,
           .rank = static_cast<std::uint32_t>(rank),
           .files = manifest.sharded ? static_cast<std::uint32_t>(manifest.ranks) : 1U};
 }
 
+namespace {
+
+using training::act_jointly;
+using training::CheckpointFolder;
+using training::CheckpointManifest;
+using training::origin_of;
+using training::ShardOrigin;
+using training::ShardRecord;
+
 /// What a rank brings to a save, to be compared.
 struct SaveOpening {
   std::int64_t step = 0;
   bool sharded = false;
-  std::string id{};  ///< of rank 0
+  bool memory = false;
+  std::string place{};  ///< of copies in memory
+  std::string id{};     ///< of rank 0
 };
 constexpr auto description(const SaveOpening*) {
   return base::describe({"opening of a save"},
-                        base::fields<&SaveOpening::step, &SaveOpening::sharded, &SaveOpening::id>());
+                        base::fields<&SaveOpening::step, &SaveOpening::sharded, &SaveOpening::memory,
+                                     &SaveOpening::place, &SaveOpening::id>());
 }
 
 /// The manifest to restore, as rank 0 has found it.
@@ -51,32 +58,34 @@ constexpr auto description(const FoundManifest*) {
   return base::describe({"manifest of a checkpoint"}, base::fields<&FoundManifest::step, &FoundManifest::text>());
 }
 
+std::string text_of(const SaveOpening& opening) {
+  return fmt::format("step {} {}{}", opening.step, opening.sharded ? "by all ranks" : "by rank 0",
+                     opening.memory ? " with copies in memory" : "");
+}
+
 /// The save that all ranks have opened, with rank 0's id. Throws Error(mismatch) unless they mean the same.
-CheckpointManifest agreed_save(const ProcessGroup& group, const std::vector<Bytes>& openings) {
-  CheckpointManifest first;
+CheckpointManifest agreed_save(const ProcessGroup& group, const std::vector<SaveOpening>& openings) {
+  const SaveOpening& first = openings.front();
   std::vector<int> others;
   std::string different;
-  for (std::size_t rank = 0; rank < openings.size(); ++rank) {
-    auto opening = base::decode<SaveOpening>(openings[rank]);
-    CheckpointManifest manifest;
-    manifest.step = opening.step;
-    manifest.sharded = opening.sharded;
-    manifest.id = std::move(opening.id);
-    manifest.ranks = group.size();
-    if (rank == 0) {
-      first = std::move(manifest);
-    } else if (std::tie(manifest.step, manifest.sharded) != std::tie(first.step, first.sharded)) {
-      others.push_back(group.global_ranks()[rank]);
-      if (different.empty()) {
-        different = fmt::format("{} {}", manifest.step, manifest.sharded ? "by all ranks" : "by rank 0");
-      }
-    }
+  for (std::size_t rank = 1; rank < openings.size(); ++rank) {
+    const SaveOpening& opening = openings[rank];
+    if (std::tie(opening.step, opening.sharded, opening.memory) == std::tie(first.step, first.sharded, first.memory))
+      continue;
+    others.push_back(group.global_ranks()[rank]);
+    if (different.empty()) different = text_of(opening);
   }
-  if (others.empty()) return first;
+  if (others.empty()) {
+    CheckpointManifest manifest;
+    manifest.step = first.step;
+    manifest.sharded = first.sharded;
+    manifest.id = first.id;
+    manifest.ranks = group.size();
+    return manifest;
+  }
   throw Error{{.code = ErrorCode::mismatch,
                .attempted = "saving a checkpoint",
-               .cause = fmt::format("rank {} saves step {} {}, others step {}", group.global_ranks()[0], first.step,
-                                    first.sharded ? "by all ranks" : "by rank 0", different),
+               .cause = fmt::format("rank {} saves {}, others {}", group.global_ranks()[0], text_of(first), different),
                .ranks = std::move(others),
                .hint = "call save or save_sharded with the same step on all ranks"}};
 }
@@ -134,16 +143,25 @@ void Checkpoints::save(std::int64_t step, std::span<const NamedTensor> tensors, 
   const bool is_first = group_.rank() == 0;
   const bool writes = sharded || is_first;
   const auto inherits = [this](std::string_view save_id) { return owner_->inherits(save_id); };
-  const auto openings = act_jointly(group_, deadline, [&] {
+  const auto opened = act_jointly(group_, deadline, [&] {
     if (step < 0) base::throw_invalid_argument("saving a checkpoint", fmt::format("step {}", step), {});
     if (writes) training::check_tensors(tensors);
-    if (!is_first) return base::encode(SaveOpening{.step = step, .sharded = sharded});
+    SaveOpening opening{.step = step, .sharded = sharded, .memory = options_.memory};
+    if (options_.memory) opening.place = training::place_of_copies();
+    if (!is_first) return base::encode(opening);
     folder.make();
     if (!owner_) owner_ = training::FolderOwner::of(folder_, deadline);
     owner_->check(deadline);
     folder.clear_unfinished(inherits);
-    return base::encode(SaveOpening{.step = step, .sharded = sharded, .id = owner_->new_save_id()});
+    opening.id = owner_->new_save_id();
+    return base::encode(opening);
   });
+  std::vector<SaveOpening> openings;
+  std::vector<std::string> places;
+  for (const Bytes& each : opened) {
+    openings.push_back(base::decode<SaveOpening>(each));
+    places.push_back(openings.back().place);
+  }
   CheckpointManifest manifest = agreed_save(group_, openings);
 
   const ShardOrigin origin = origin_of(manifest, group_.rank());
@@ -154,11 +172,13 @@ void Checkpoints::save(std::int64_t step, std::span<const NamedTensor> tensors, 
     folder.sync(step);
     return base::encode(record);
   });
+  for (const Bytes& record : records) {
+    if (!record.empty()) manifest.shards.push_back(base::decode<ShardRecord>(record));
+  }
+  // Before the checkpoint is there: no copy that is left is older than it.
+  if (options_.memory) training::keep_copies(group_, deadline, folder_, manifest, places, tensors, extra);
   act_jointly(group_, deadline, [&]() -> Bytes {
     if (!is_first) return {};
-    for (const Bytes& record : records) {
-      if (!record.empty()) manifest.shards.push_back(base::decode<ShardRecord>(record));
-    }
     owner_->check(deadline);
     folder.publish(manifest, inherits);
     folder.clear_old(options_.keep, manifest);
@@ -189,13 +209,21 @@ std::optional<Restored> restore_once(ProcessGroup& group, const CheckpointFolder
          .cause = fmt::format("{} ranks have saved their parts of it, there are {}", manifest.ranks, group.size()),
          .hint = fmt::format("start {} ranks; any number can restore what rank 0 saves for all", manifest.ranks)}};
   }
-  const bool reads = manifest.sharded || is_first;
-  const ShardOrigin origin = origin_of(manifest, group.rank());
+  return training::restore_from(group, folder, {.manifest = manifest}, tensors, deadline);
+}
+
+}  // namespace
+
+Restored training::restore_from(ProcessGroup& group, const CheckpointFolder& folder, const CheckpointSource& source,
+                                std::span<const NamedTensor> tensors, Deadline deadline) {
+  const CheckpointManifest& manifest = source.manifest;
+  const bool reads = manifest.sharded || group.rank() == source.rank;
+  const ShardOrigin origin = origin_of(manifest, manifest.sharded ? group.rank() : 0);
   act_jointly(group, deadline, [&]() -> Bytes {
     if (reads) training::check_shard(folder.shard_path(origin), manifest.shards[origin.rank], origin, tensors);
     return {};
   });
-  if (!manifest.sharded) training::verify_state(group, tensors, "restoring");
+  if (!manifest.sharded) verify_state(group, tensors, "restoring");
 
   Restored restored{.step = manifest.step};
   const auto extras = act_jointly(group, deadline, [&]() -> Bytes {
@@ -204,15 +232,16 @@ std::optional<Restored> restore_once(ProcessGroup& group, const CheckpointFolder
     return manifest.sharded ? Bytes{} : base::to_bytes(restored.extra);
   });
   if (manifest.sharded) return restored;
-  restored.extra = base::to_text(extras[0]);
-  broadcast_state(group, tensors);
+  restored.extra = base::to_text(extras[static_cast<std::size_t>(source.rank)]);
+  broadcast_state(group, tensors, source.rank);
   return restored;
 }
 
-}  // namespace
-
 std::optional<Restored> Checkpoints::restore(std::span<const NamedTensor> tensors, std::optional<std::int64_t> step) {
   const Deadline deadline = Deadline::after(options_.timeout);
+  if (options_.memory) {
+    if (auto restored = training::restore_copies(group_, folder_, tensors, step, deadline)) return restored;
+  }
   const CheckpointFolder folder{folder_};
   for (int attempt = 1;; ++attempt) {
     try {

@@ -36,6 +36,7 @@ const std::map<std::string, std::function<void(ddp::World&, Arguments)>, std::le
       {"comm-hooks", [](ddp::World& world, Arguments) { run_comm_hooks(world); }},
       {"hook-loss", &lose_a_rank_in_a_hook},
       {"checkpoints", &save_checkpoints},
+      {"checkpoints_in_memory", &keep_in_memory},
       {"full-disk", &fill_the_disk},
       {"exact-average", [](ddp::World& world, Arguments) { train_exactly(world); }},
       {"uneven-inputs", [](ddp::World& world, Arguments) { train_on_uneven_inputs(world); }},

@@ -48,6 +48,7 @@ void lose_a_rank_in_a_hook(World& world, Arguments arguments);  ///< HOOK: hooks
 void train_exactly(World& world);                               ///< prints "EXACT <hash of the replica's bits>"
 void train_on_uneven_inputs(World& world);                      ///< ranks with different numbers of steps
 void train_in_all_modes(World& world);                          ///< equals one process with the whole batch
+void keep_in_memory(World& world, Arguments arguments);         ///< FOLDER whole|shards: saves and waits, or restores
 void save_checkpoints(World& world, Arguments arguments);       ///< FOLDER STEPS [VICTIM]: goes on from what is there
 void fill_the_disk(World& world, Arguments arguments);          ///< FOLDER: in the midst of a save
 

@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -385,6 +386,27 @@ void save_checkpoints(World& world, Arguments arguments) {
     tensors.push_back({.name = "unreadable", .tensor = {memory, DType::uint8, {kBytes}}});
   }
   kept.save_sharded(first + 1'000'000, tensors);
+}
+
+void keep_in_memory(World& world, Arguments arguments) {
+  ProcessGroup group = make_process_group(world);
+  const bool shards = arguments[1] == "shards";
+  const int own = shards ? group.rank() : 0;
+  Checkpoints kept(group, arguments[0], {.memory = true});
+  SavedModel model;
+  const std::int64_t restored = resume(kept, model, own);
+  fmt::print("RESTORED {}\n", restored);
+  std::fflush(stdout);
+  if (restored > 0) return;
+  for (const std::int64_t step : {1, 2}) {
+    model.set(step, own);
+    const std::string extra = fmt::format("step {}", step);
+    shards ? kept.save_sharded(step, model.tensors(), extra) : kept.save(step, model.tensors(), extra);
+  }
+  const char* const place = std::getenv("DDP_NODE_CACHE");
+  fmt::print("SAVED {} {} {}\n", world.rank(), ::getpid(), place != nullptr ? place : "nowhere");
+  std::fflush(stdout);
+  for (;;) ::pause();
 }
 
 void fill_the_disk(World& world, Arguments arguments) {

@@ -89,7 +89,8 @@ std::vector<Row> rows() {
           {control::RankEndNoted{.epoch = kEpoch}, Taker::attempt},
           {control::JoinTaken{.spare = true}, Taker::agent},
           {control::NodesChange{.epoch = kEpoch, .pending = true}, Taker::attempt},
-          {control::AllocationHello{.allocation = "8"}, Taker::attempt}};
+          {control::AllocationHello{.allocation = "8"}, Taker::attempt},
+          {control::ResizeAsked{.nodes = 1}, Taker::attempt}};
 }
 
 TEST(AgentMessages, AllAreInTheTable) {

@@ -197,6 +197,8 @@ class CoordinatorJob {
     events.going_on = [this](const JobOutcome&, int generation, const RosterChange& change) {
       goings.push_back(fmt::format("generation {}: {} of {}{}{}", generation, change.survivors, change.before,
                                    change.joined.empty() ? "" : ", with ", fmt::join(change.joined, ", ")));
+      for (const std::string& host : change.parked) goings.back() += fmt::format(", {} waits", host);
+      if (!change.asked_by.empty()) goings.back() += ", by " + change.asked_by;
       for (const std::string& host : change.left) goings.back() += ", without " + host;
     };
     events.input_wanted = [this](bool anew) { inputs.push_back(anew ? "wanted anew" : "wanted"); };

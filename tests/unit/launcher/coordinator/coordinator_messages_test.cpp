@@ -61,7 +61,8 @@ std::vector<control::Message> messages(int epoch) {
           control::RankEndNoted{.epoch = epoch},
           control::JoinTaken{.spare = true},
           control::NodesChange{.epoch = epoch, .waiting = 1},
-          control::AllocationHello{.allocation = "8", .host = "a"}};
+          control::AllocationHello{.allocation = "8", .host = "a"},
+          control::ResizeAsked{.nodes = 1, .host = "a"}};
 }
 
 struct Answer {
@@ -144,7 +145,8 @@ TEST(CoordinatorMessages, ThoseOfAnotherEpochAreIgnored) {
 TEST(CoordinatorMessages, ThoseOfAnAgentThatTakesNoPartAreIgnored) {
   for (const control::Message& message : messages(0)) {
     if (std::holds_alternative<control::SignalReceived>(message) || std::holds_alternative<control::Hello>(message) ||
-        std::holds_alternative<control::AllocationHello>(message))
+        std::holds_alternative<control::AllocationHello>(message) ||
+        std::holds_alternative<control::ResizeAsked>(message))
       continue;
     SCOPED_TRACE(control::name_of(message));
     CoordinatorJob job;

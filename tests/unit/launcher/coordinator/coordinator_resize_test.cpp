@@ -512,5 +512,89 @@ TEST(CoordinatorResize, AnAllocationThatCannotJoinHearsWhyBeforeItStartsAgents) 
   EXPECT_EQ(full.heard_one<control::Finish>(more).message, "the job already has its 4 nodes and as many spares");
 }
 
+/// What ddp-info resize hears.
+control::Finish ask(CoordinatorJob& job, int nodes, const std::string& drain = {}) {
+  const int link = job.connect();
+  job.say(link, control::ResizeAsked{.nodes = nodes, .drain = drain, .host = "h"});
+  return job.heard_one<control::Finish>(link);
+}
+
+TEST(CoordinatorResize, AUserLetsNodesWaitAndTakePartAgain) {
+  CoordinatorJob job;
+  run_open(job, 3);
+  const control::Finish fewer = ask(job, 1);
+  EXPECT_EQ(fewer.exit_status, 0);
+  EXPECT_EQ(fewer.message, "b is to wait as a spare");
+  EXPECT_EQ(job.heard_texts(0), end_of_ranks(0));
+  job.forget_all();
+  end_generation(job);
+  EXPECT_EQ(job.goings.back(), "generation 1: 1 of 2, b waits, by ddp-info resize on h");
+  EXPECT_THAT(job.heard_texts(1), ElementsAre("JoinTaken as a spare"));
+  EXPECT_EQ(job.heard_one<control::PrepareAttempt>(0).nodes.size(), 1U);
+  job.say(0, control::AttemptPrepared{.epoch = 1, .store_port = 29500});
+  job.forget_all();
+  EXPECT_EQ(ask(job, 3).message, "b is to join; up to 3 will, once other nodes have joined");
+  job.end_ranks(0, 143, 1);
+  job.say(0, control::AttemptCleaned{.epoch = 1});
+  EXPECT_EQ(job.goings.back(), "generation 2: 1 of 1, with b, by ddp-info resize on h");
+  EXPECT_EQ(job.heard_one<control::PrepareAttempt>(1).node_rank, 1);
+  EXPECT_THAT(job.restarts, IsEmpty());
+}
+
+TEST(CoordinatorResize, ANodeThatAUserLetWaitTakesALostNodesPlace) {
+  CoordinatorJob job;
+  run_open(job, 2);
+  ask(job, 1);
+  end_generation(job);
+  job.say(0, control::AttemptPrepared{.epoch = 1, .store_port = 29500});
+  job.forget_all();
+  job.say(1, control::SignalReceived{.signal = SIGTERM, .by_slurm = false});
+  EXPECT_THAT(job.heard_texts(1), ElementsAre("Finish 0")) << "as any spare";
+  EXPECT_EQ(ask(job, 1).message, "1 node takes part");
+  EXPECT_THAT(job.heard_texts(0), Contains("NodesChange 0")) << "no rank ends for it";
+}
+
+TEST(CoordinatorResize, AHostLeavesWhereAUserWantsIt) {
+  CoordinatorJob job;
+  run_open(job, 2);
+  EXPECT_EQ(ask(job, 0, "a").message, "the ddprun that leads the job is on a");
+  EXPECT_EQ(ask(job, 0, "z").message, "z is not among the job's nodes");
+  EXPECT_EQ(ask(job, 0, "b").message, "b is to leave");
+  job.forget_all();
+  end_generation(job);
+  EXPECT_EQ(job.goings.back(), "generation 1: 1 of 2, by ddp-info resize on h, without b");
+  EXPECT_THAT(job.heard_texts(1), ElementsAre("Finish 0"));
+}
+
+TEST(CoordinatorResize, AnImpossibleNumberOfNodesIsRefusedAndChangesNothing) {
+  CoordinatorJob job;
+  run_open(job, 3, 2);
+  for (const int nodes : {1, 4}) {
+    const control::Finish answer = ask(job, nodes);
+    EXPECT_EQ(answer.exit_status, 1);
+    EXPECT_EQ(answer.message, fmt::format("the job was started with --nnodes=2:3, so it cannot have {}", nodes));
+  }
+  EXPECT_THAT(ask(job, 3).message, HasSubstr("2 nodes take part; up to 3 will, once other nodes have joined"));
+  EXPECT_THAT(job.heard_texts(0), IsEmpty());
+  job.say(0, rank_ended(0, 0));
+  EXPECT_EQ(ask(job, 2).message, "a rank has ended with success, so the job is about to end");
+  CoordinatorJob fixed;
+  fixed.run();
+  EXPECT_EQ(ask(fixed, 1).message, "the job was started with --nnodes=2, so it cannot have 1");
+  CoordinatorJob early;
+  early.gather();
+  EXPECT_EQ(ask(early, 2).message, "the job has not started");
+}
+
+TEST(CoordinatorResize, WhoAsksIsHeardAndCanTakeItBack) {
+  CoordinatorJob job;
+  job.options.resize = {.how = ResizeManner::How::finish, .grace = 60s};
+  run_open(job, 2);
+  ask(job, 1);
+  EXPECT_THAT(job.heard_texts(0), ElementsAre("NodesChange 0 pending")) << "it waits for the ranks";
+  EXPECT_EQ(ask(job, 2).message, "2 nodes take part");
+  EXPECT_THAT(job.heard_texts(0), ElementsAre("NodesChange 0"));
+}
+
 }  // namespace
 }  // namespace ddp::launcher::test

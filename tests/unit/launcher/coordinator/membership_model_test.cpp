@@ -57,7 +57,7 @@ class Model {
 
   void happen() {
     now_ += std::chrono::seconds(pick(0, 3) == 0 ? pick(0, 40) : pick(0, 3));
-    switch (pick(0, 8)) {
+    switch (pick(0, 9)) {
       case 0:
       case 1: return join();
       case 2: return lose();
@@ -68,6 +68,7 @@ class Model {
         if (announced_) return end(GenerationEnd::resized);
         if (pick(0, 3) == 0) end(GenerationEnd::requested);
         return;
+      case 8: return resize();
       case 7:
         if (live_ && pick(0, 3) == 0) {
           plan_.rank_succeeded();
@@ -117,12 +118,23 @@ class Model {
     plan_.leave(agent);
     leaving_.insert(agent);
   }
+  void resize() {
+    const int nodes = pick(rules_.min_nodes - 1, rules_.max_nodes + 1);
+    const bool known = static_cast<int>(joined_.size()) >= nodes || rules_.open();
+    const bool may = generation_ > 0 && nodes >= rules_.min_nodes && nodes <= rules_.max_nodes && known;
+    const bool taken = plan_.resize(nodes, "a user", now_).taken;
+    require(taken == (may && !(live_ && !admits_)), "who asks for a number of nodes gets it within the bounds");
+    if (taken) target_ = nodes;
+  }
   void end(GenerationEnd why) {
     if (!live_) return;
     live_ = announced_ = leave_announced_ = false;
     end_ = why;
     may_follow_ = plan_.may_follow(why, now_);
     plan_.ended(why, now_);
+    std::vector<int> left = roster_;
+    std::erase_if(left, [this](int agent) { return !joined_.contains(agent) || leaving_.contains(agent); });
+    for (; static_cast<int>(left.size()) > target_; left.pop_back()) parked_.insert(left.back());
   }
 
   /// By rule: 10 s after the second loss that follows another within 10 minutes, then twice as long each time.
@@ -163,7 +175,8 @@ class Model {
       require(live_ && (!announced_ || (leaves && !leave_announced_)),
               "a change is announced once, a leave after it again");
       require(admits_ || change.joining.empty() || !change.leaving.empty(), "nobody joins a job that ends");
-      require(!change.joining.empty() || !change.leaving.empty(), "a change has a cause");
+      require(!change.joining.empty() || !change.leaving.empty() || !change.parking.empty(), "a change has a cause");
+      require(change.joining.empty() || change.parking.empty(), "no node waits so that another can take part");
       announced_ = true;
       leave_announced_ = leave_announced_ || leaves;
     } else if (const auto* wait = std::get_if<WaitUntil>(&decision)) {
@@ -188,7 +201,7 @@ class Model {
     const int size = static_cast<int>(nodes.size());
     require(!live_, "one generation at a time");
     require(begin.roster.generation == generation_++, "generations count up by one");
-    require(size >= rules_.min_nodes && size <= rules_.max_nodes, "between the minimum and the maximum");
+    require(size >= rules_.min_nodes && size <= target_, "between the minimum and what was asked for");
     std::set<int> agents;
     std::vector<int> survivors;
     for (const Member& node : nodes) {
@@ -197,10 +210,11 @@ class Model {
       require(agents.insert(node.agent).second, "each agent once");
       const auto [known, is_new] = ids_.try_emplace(node.agent, node.id);
       require(known->second == node.id, "an agent keeps its number");
-      if (std::find(roster_.begin(), roster_.end(), node.agent) != roster_.end()) survivors.push_back(node.agent);
+      const bool was_there = std::find(roster_.begin(), roster_.end(), node.agent) != roster_.end();
+      if (was_there && !parked_.contains(node.agent)) survivors.push_back(node.agent);
     }
     const auto most =
-        std::min(joined_.size() - static_cast<std::size_t>(num_resting()), static_cast<std::size_t>(rules_.max_nodes));
+        std::min(joined_.size() - static_cast<std::size_t>(num_resting()), static_cast<std::size_t>(target_));
     require(agents.size() == most, "all members take part for whom there is a place");
     require(leaving_.empty(), "who wanted to leave has left");
     require(plan_.waiting().size() == joined_.size() - most, "the others are spares");
@@ -213,6 +227,9 @@ class Model {
     require(plan_.restarts_used() == used + (spends ? 1 : 0), "a restart is spent by a failed rank alone");
     require(plan_.restarts_used() <= rules_.max_restarts, "not more than there are");
     require(!end_ || may_follow_, "what may not follow does not");
+    for (const int agent : begin.parked)
+      require(parked_.contains(agent) && !agents.contains(agent), "the last slots are those that wait");
+    parked_.clear();
     roster_.clear();
     for (const Member& node : nodes) roster_.push_back(node.agent);
     live_ = admits_ = true;
@@ -220,11 +237,12 @@ class Model {
   /// Survivors keep their order, and their places where newcomers fill all gaps.
   void check_order(const std::vector<Member>& nodes, const std::vector<int>& survivors) {
     std::vector<int> expected = roster_;
-    std::erase_if(expected, [&](int agent) { return !joined_.contains(agent); });
+    const auto stays = [&](int agent) { return joined_.contains(agent) && !parked_.contains(agent); };
+    std::erase_if(expected, [&](int agent) { return !stays(agent); });
     require(survivors == expected, "survivors keep their order");
     if (nodes.size() < roster_.size()) return;
     for (std::size_t slot = 0; slot < roster_.size(); ++slot) {
-      require(!joined_.contains(roster_[slot]) || nodes[slot].agent == roster_[slot],
+      require(!stays(roster_[slot]) || nodes[slot].agent == roster_[slot],
               "newcomers take the places of those that are lost");
     }
   }
@@ -252,6 +270,8 @@ class Model {
   MembershipPlan plan_;
   std::set<int> joined_;
   std::set<int> leaving_;
+  std::set<int> parked_;  ///< of the last generation
+  int target_ = rules_.max_nodes;
   std::vector<int> roster_;  ///< agents of the last generation, by slot
   std::map<int, int> ids_;   ///< by agent
   std::map<int, std::string> hosts_;

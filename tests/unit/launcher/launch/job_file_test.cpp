@@ -49,6 +49,21 @@ TEST_F(JobFileTest, IsWhereTheUsersStateIs) {
   EXPECT_EQ(job_file_path(base::Environment{{{"HOME", "/h"}}}, "7"), "/h/.local/state/libddp/jobs/7");
 }
 
+TEST_F(JobFileTest, AreFoundByTheNumberOfTheJobOrOfTheProcessAndByName) {
+  const base::Environment environment{{{"XDG_STATE_HOME", folder_}}};  // of a shell that Slurm has not started
+  EXPECT_THAT(find_job_files(environment, "7"), testing::IsEmpty()) << "there is no folder";
+  const std::string by_hand = job_file_path(environment, "n0", 17);
+  const std::string of_hosts = job_file_path(environment, "n0", 7);
+  EXPECT_EQ(by_hand, folder_ + "/libddp/jobs/n0:17");
+  const JobFile first{path_, settings_};
+  const JobFile second{by_hand, settings_};
+  EXPECT_THAT(find_job_files(environment, "7"), testing::ElementsAre(path_));
+  EXPECT_THAT(find_job_files(environment, "17"), testing::ElementsAre(by_hand));
+  const JobFile third{of_hosts, settings_};
+  EXPECT_THAT(find_job_files(environment, "7"), testing::ElementsAre(path_, of_hosts));
+  EXPECT_THAT(find_job_files(environment, "n0:7"), testing::ElementsAre(of_hosts));
+}
+
 TEST_F(JobFileTest, ItsUserAloneReadsItWhileTheJobRuns) {
   EXPECT_EQ(refusal(), "none");
   {

@@ -53,6 +53,13 @@ TEST(RestartLine, SaysWhoGoesOnWithoutARestart) {
             "n2 left; 1 of 2 nodes continues with n5, n6 (generation 3, no restart spent)");
   EXPECT_EQ(format_going_on_line(resized, 3, {.before = 2, .survivors = 2}),
             "the ranks asked to start again; 2 of 2 nodes continue (generation 3, no restart spent)");
+  const std::string by = "ddp-info resize on n0";
+  EXPECT_EQ(format_going_on_line(resized, 3, {.before = 3, .survivors = 1, .parked = {"n1", "n2"}, .asked_by = by}),
+            "n1, n2 wait as spares, asked by ddp-info resize on n0; 1 of 3 nodes continues (generation 3, no restart "
+            "spent)");
+  EXPECT_EQ(
+      format_going_on_line(resized, 4, {.before = 1, .survivors = 1, .joined = {"n1"}, .asked_by = by}),
+      "n1 joined, asked by ddp-info resize on n0; 1 of 1 node continues with it (generation 4, no restart spent)");
 }
 
 }  // namespace
