@@ -105,7 +105,7 @@ TEST(AcceptGuardTest, ASlowClientIsGivenOutWhenItsMessageIsWhole) {
   const base::UniqueFd slow = listener.connect();
   EXPECT_FALSE(listener.next(20ms));
   const std::string text = greeting(40);
-  for (const char byte : text) {
+  for (const char& byte : text) {
     say(slow, std::string(1, byte));
     const bool look = &byte != &text.back() && (&byte - text.data()) % 16 == 0;
     EXPECT_FALSE(look && listener.next(5ms));
