@@ -192,5 +192,7 @@ PYTHON
   [ "$(cat out)" = "[default0]:hello" ]
   run on_terminal "$DDPRUN" sh -c "'exit 85'"
   [ "$status" -eq 85 ]
-  [[ $output == *"exitcode  : 85 "* && $output != *"succeeded after"* ]]
+  [[ $output == *$'\e[1;31mRoot Cause ('*"exitcode  : 85 "* && $output != *"succeeded after"* ]]
+  NO_COLOR=1 run on_terminal "$DDPRUN" sh -c "'exit 85'"
+  [[ $output == *"Root Cause ("* && $output != *$'\e[1;31m'* ]]
 }
