@@ -112,6 +112,10 @@ std::string text_of(Kind kind, const Facts& facts) {
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 
+bool is_compared_part(const Facts& compared, Kind kind, const Facts& facts) {
+  return has_free_rows(kind) ? compared == compared_part(kind, facts) : compared == facts;
+}
+
 Facts compared_part(Kind kind, Facts facts) {
   if (!has_free_rows(kind)) return facts;
   for (TensorFacts& tensor : facts.tensors) {

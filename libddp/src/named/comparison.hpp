@@ -19,6 +19,8 @@ std::string text_of(Kind kind, const Facts& facts);
 
 /// The same for what fits together: without first dimensions of all_gather and all_to_all.
 Facts compared_part(Kind kind, Facts facts);
+/// Whether it is that of @p facts.
+bool is_compared_part(const Facts& compared, Kind kind, const Facts& facts);
 
 /// Whether one exchange can take both: reductions alike but for names and shapes. As ranks' facts have been compared,
 /// they come to the same answer.

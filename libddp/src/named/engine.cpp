@@ -66,7 +66,7 @@ SetState& Engine::set_of(const Lock& /*lock*/, int number, const Key& key) {
 }
 
 Engine::PendingPointer Engine::submit(Request request, NamedCall call) {
-  fork_guard_.check(name_of(request.key));
+  if (fork_guard_.forked()) fork_guard_.check(name_of(request.key));
   auto pending = std::make_shared<Pending>();
   pending->subject = std::make_shared<Subject>();
   pending->subject->tensors = std::move(call.tensors);
@@ -75,6 +75,7 @@ Engine::PendingPointer Engine::submit(Request request, NamedCall call) {
   pending->subject->request = std::move(request);
   pending->set = call.set;
   pending->since = Deadline::Clock::now();
+  bool goes_on = false;
   {
     Lock lock(mutex_);
     const Key& key = pending->subject->request.key;
@@ -84,7 +85,7 @@ Engine::PendingPointer Engine::submit(Request request, NamedCall call) {
                                    "wait for it, or give another name");
     }
     last_key_ = key;
-    last_since_ = pending->since;
+    last_since_ = set.submitted_last = pending->since;
     hold(lock, set, pending);
     if (!set.order && !set.unsent.empty()) {
       if (parent_.size() == 1) {
@@ -94,8 +95,9 @@ Engine::PendingPointer Engine::submit(Request request, NamedCall call) {
         star_.wake();
       }
     }
+    goes_on = has_steps(lock);
   }
-  advance_all();
+  if (goes_on) advance_all();
   return pending;
 }
 
@@ -109,9 +111,8 @@ void Engine::hold(const Lock& lock, SetState& set, PendingPointer pending) {
   }
   pending->phase = Pending::Phase::held;
   const auto known = set.known.find(request.key);
-  const bool fits = set.order->contains(request.key) && known != set.known.end() &&
-                    known->second == compared_part(request.key.kind, request.facts);
-  fits ? set.order->held(request.key) : static_cast<void>(set.ending = true);
+  const bool fits = known != set.known.end() && is_compared_part(known->second, request.key.kind, request.facts);
+  if (!fits || !set.order->hold(request.key)) set.ending = true;
   offer_token(lock, set);
 }
 
@@ -273,13 +274,9 @@ void Engine::leave_order(const Lock& lock, SetState& set) {
   if ((!set.unsent.empty() || joined_) && !std::exchange(woken_, true)) star_.wake();
 }
 
-/// What is held since @p limit, though this rank could not go on: the operations before it may not come.
-void Engine::leave_where_stuck(const Lock& lock, SetState& set, Pending::Time limit) {
+void Engine::leave_where_stuck(const Lock& lock, SetState& set, std::chrono::milliseconds limit) {
   if (!set.order || set.token || set.running || !set.queue.empty()) return;
-  const bool stuck = std::any_of(set.active.begin(), set.active.end(), [limit](const auto& each) {
-    return each.second->phase == Pending::Phase::held && each.second->since <= limit;
-  });
-  if (!stuck) return;
+  if (!is_stuck(set.active, set.submitted_last, Deadline::Clock::now(), limit)) return;
   set.ending = true;
   offer_token(lock, set);
 }
@@ -344,7 +341,6 @@ std::optional<Deadline> Engine::round() {
 
 std::optional<Deadline> Engine::look_after_waiting(const Lock& lock) {
   std::optional<Deadline> next;
-  const auto now = Deadline::Clock::now();
   if (suspicion_ && suspicion_->second.expired()) {
     tell_end(lock, suspicion_->first);
     end_all(lock, suspicion_->first);
@@ -353,7 +349,7 @@ std::optional<Deadline> Engine::look_after_waiting(const Lock& lock) {
   const auto sooner = [&next](Deadline when) { next = next ? earlier(*next, when) : when; };
   if (suspicion_) sooner(suspicion_->second);
   for (auto& [number, set] : sets_) {
-    leave_where_stuck(lock, *set, now - kHeld);
+    leave_where_stuck(lock, *set, kHeld);
     const bool holds = set->order && std::any_of(set->active.begin(), set->active.end(), [](const auto& each) {
                          return each.second->phase == Pending::Phase::held;
                        });
@@ -387,7 +383,7 @@ bool Engine::wait(Pending& pending, Deadline deadline) {
       }
       const auto set = sets_.find(pending.set);
       if (set != sets_.end()) {
-        leave_where_stuck(lock, *set->second, Deadline::Clock::now() - kHeldWhileAwaited);
+        leave_where_stuck(lock, *set->second, kHeldWhileAwaited);
         tell_where_late(lock, *set->second);
         current = set->second->current;
         const bool idle = !current && set->second->queue.empty();

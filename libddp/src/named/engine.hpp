@@ -65,7 +65,7 @@ class Engine final : public StarUser, public std::enable_shared_from_this<Engine
   void leave_order(const Lock& lock, SetState& set);
   void leave_late(const Lock& lock, const Stuck& stuck);
   void tell_where_late(const Lock& lock, SetState& set);
-  void leave_where_stuck(const Lock& lock, SetState& set, Pending::Time limit);
+  void leave_where_stuck(const Lock& lock, SetState& set, std::chrono::milliseconds limit);
   std::optional<Deadline> look_after_waiting(const Lock& lock);
 
   // stalls
@@ -81,6 +81,7 @@ class Engine final : public StarUser, public std::enable_shared_from_this<Engine
   void offer_token(const Lock& lock, SetState& set);
   void push(const Lock& lock, SetState& set, std::vector<PendingPointer> operations,
             std::vector<std::shared_ptr<Subject>> subjects);
+  bool has_steps(const Lock& lock) const;
   void advance_all();
   void advance(const SetPointer& set);
   void drive(const SetPointer& set);

@@ -3,6 +3,7 @@
 
 #include <compare>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -35,6 +36,11 @@ struct Key {
   Kind kind = Kind::barrier;
   std::string name{};
   friend auto operator<=>(const Key&, const Key&) = default;
+};
+struct KeyHash {
+  std::size_t operator()(const Key& key) const noexcept {
+    return std::hash<std::string>{}(key.name) + static_cast<std::size_t>(key.kind);
+  }
 };
 constexpr auto description(const Key*) {
   return base::describe({"key of a named operation"}, base::fields<&Key::kind>(base::kUpTo<Kind::remove_set>),

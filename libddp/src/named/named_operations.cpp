@@ -55,7 +55,7 @@ void check_splits(const Key& key, const NamedCall& call, std::size_t ranks) {
   }
 }
 
-void check(const Key& key, const NamedCall& call, const std::vector<int>& ranks) {
+void check(const Key& key, const NamedCall& call, named::Engine& engine) {
   if (key.name.size() > named::kMostNameBytes) {
     base::throw_invalid_argument(named::name_of(key), fmt::format("its name has {} bytes", key.name.size()),
                                  fmt::format("names have at most {}", named::kMostNameBytes));
@@ -66,7 +66,7 @@ void check(const Key& key, const NamedCall& call, const std::vector<int>& ranks)
   }
   switch (call.kind) {
     case NamedKind::all_gather: return check_rows(key, call);
-    case NamedKind::all_to_all: return check_rows(key, call), check_splits(key, call, ranks.size());
+    case NamedKind::all_to_all: return check_rows(key, call), check_splits(key, call, engine.ranks_of(call.set).size());
     case NamedKind::reduce_scatter: check_rows(key, call); [[fallthrough]];
     case NamedKind::all_reduce:
       for (const TensorView& tensor : call.tensors) {
@@ -74,11 +74,13 @@ void check(const Key& key, const NamedCall& call, const std::vector<int>& ranks)
           base::throw_invalid_argument(named::name_of(key), "booleans have no average", "use another op");
       }
       return;
-    case NamedKind::broadcast:
+    case NamedKind::broadcast: {
+      const std::vector<int> ranks = engine.ranks_of(call.set);
       if (std::find(ranks.begin(), ranks.end(), call.root) == ranks.end())
         base::throw_invalid_argument(named::name_of(key),
                                      fmt::format("root rank {} is not in the process set", call.root), {});
       return;
+    }
     case NamedKind::barrier: return;
   }
 }
@@ -105,7 +107,7 @@ NamedHandle NamedOperations::submit(NamedCall call) {
                                    .root = call.kind == NamedKind::broadcast ? call.root : 0,
                                    .prescale = call.prescale,
                                    .postscale = call.postscale}};
-  check(request.key, call, engine.ranks_of(call.set));
+  check(request.key, call, engine);
   for (const TensorView& tensor : call.tensors)
     request.facts.tensors.push_back({.dtype = tensor.dtype(), .shape = {tensor.shape().begin(), tensor.shape().end()}});
   auto pending = engine.submit(std::move(request), std::move(call));

@@ -1,5 +1,6 @@
 #include "named/set_state.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <functional>
 
@@ -24,6 +25,13 @@ LearnedOrder::LearnedOrder(std::vector<std::vector<Key>> batches, std::vector<st
   }
 }
 
+bool LearnedOrder::hold(const Key& key) {
+  const auto place = places_.find(key);
+  if (place == places_.end()) return false;
+  ++held_[place->second];
+  return true;
+}
+
 std::size_t LearnedOrder::ready() const {
   std::size_t count = 0;
   while (count < batches_.size()) {
@@ -44,6 +52,14 @@ const std::vector<Key>& LearnedOrder::take() {
 
 std::int64_t LearnedOrder::proof() const noexcept {
   return static_cast<std::int64_t>((fingerprint_ ^ taken_ * 0x9e3779b97f4a7c15U) >> 1U);
+}
+
+bool is_stuck(const Active& active, Pending::Time submitted_last, Pending::Time now, std::chrono::milliseconds limit) {
+  constexpr int kWhileOthersCome = 20;
+  const auto since = submitted_last + limit <= now ? now - limit : now - kWhileOthersCome * limit;
+  return std::any_of(active.begin(), active.end(), [since](const auto& each) {
+    return each.second->phase == Pending::Phase::held && each.second->since <= since;
+  });
 }
 
 }  // namespace ddp::named

@@ -3,12 +3,13 @@
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <deque>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -49,8 +50,8 @@ class LearnedOrder {
   /// @param eager as Learned::eager; empty: none.
   explicit LearnedOrder(std::vector<std::vector<Key>> batches, std::vector<std::int64_t> eager = {});
 
-  bool contains(const Key& key) const { return places_.contains(key); }
-  void held(const Key& key) { ++held_[places_.at(key)]; }
+  /// Whether the order has it; then it counts as submitted.
+  bool hold(const Key& key);
   /// How many batches from the next one on are all there, at most all.
   std::size_t ready() const;
   const std::vector<Key>& next() const { return batches_[next_]; }
@@ -64,7 +65,7 @@ class LearnedOrder {
  private:
   std::vector<std::vector<Key>> batches_;
   std::vector<std::int64_t> eager_;
-  std::map<Key, std::size_t> places_;
+  std::unordered_map<Key, std::size_t, KeyHash> places_;
   std::vector<std::size_t> held_;
   std::size_t next_ = 0;
   std::uint64_t taken_ = 0;
@@ -94,6 +95,12 @@ struct Step {
   std::shared_ptr<Token> token{};
 };
 
+using Active = std::unordered_map<Key, std::shared_ptr<Pending>, KeyHash>;
+
+/// Whether an operation that is held for its turn has been so for @p limit, and this rank has submitted nothing since:
+/// those before it may not come. While it submits, they may, for twenty times as long.
+bool is_stuck(const Active& active, Pending::Time submitted_last, Pending::Time now, std::chrono::milliseconds limit);
+
 /// All but `group` under the engine's mutex.
 struct SetState {
   SetState(int of, ProcessGroup its) : number(of), group(std::move(its)) {}
@@ -101,9 +108,10 @@ struct SetState {
   const int number;
   ProcessGroup group;
   std::uint64_t epoch = 0;
-  std::map<Key, std::shared_ptr<Pending>> active{};  ///< not done
+  Active active{};  ///< not done
+  Pending::Time submitted_last{};
   std::vector<Request> unsent{};
-  std::map<Key, Facts> known{};  ///< of what has been agreed on last, as it is compared
+  std::unordered_map<Key, Facts, KeyHash> known{};  ///< of what has been agreed on last, as it is compared
   std::optional<LearnedOrder> order{};
   std::uint64_t fusion_bytes = 0;    ///< of the learned order
   std::vector<Decision> deferred{};  ///< have come before this rank had left the learned order

@@ -27,6 +27,7 @@ namespace {
 
 // For a rank to say what it does; py-spy takes some of a second of it.
 constexpr std::chrono::seconds kToAnswer{3};
+constexpr std::chrono::seconds kMore{1};
 // For all answers.
 constexpr std::chrono::seconds kToHear{5};
 
@@ -148,7 +149,8 @@ void Engine::answer(const Lock& lock, Question question) {
   answering_ = base::start_thread([this, question, last = last_operation(lock)] {
     std::string line;
     try {
-      line = python_line();
+      // py-spy may lie in a file system that hangs
+      line = base::abandonable_call(python_line, Deadline::after(kToAnswer + kMore)).value_or(std::string{});
     } catch (const std::exception& problem) {
       base::log(base::LogLevel::debug, "this process's line of Python cannot be read: {}", problem.what());
     }

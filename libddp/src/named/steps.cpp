@@ -42,6 +42,12 @@ void Engine::push(const Lock& /*lock*/, SetState& set, std::vector<PendingPointe
   changed_.notify_all();
 }
 
+bool Engine::has_steps(const Lock& /*lock*/) const {
+  return std::any_of(sets_.begin(), sets_.end(), [](const auto& each) {
+    return !each.second->queue.empty() && !each.second->advancing && !each.second->running;
+  });
+}
+
 void Engine::advance_all() {
   std::vector<SetPointer> sets;
   {

@@ -202,15 +202,32 @@ TEST(LearnedOrderTest, CountsBatchesThatAreAllThere) {
   const auto key = [](const char* name) { return Key{.kind = Kind::all_reduce, .name = name}; };
   LearnedOrder order({{key("a"), key("b")}, {key("c")}});
   EXPECT_EQ(order.ready(), 0U);
-  order.held(key("c"));
-  order.held(key("a"));
+  order.hold(key("c"));
+  order.hold(key("a"));
   EXPECT_EQ(order.ready(), 0U);
-  order.held(key("b"));
+  order.hold(key("b"));
   EXPECT_EQ(order.ready(), 2U);
   const std::int64_t before = order.proof();
   EXPECT_EQ(order.take().size(), 2U);
   EXPECT_NE(order.proof(), before);
   EXPECT_EQ(order.ready(), 1U);
+}
+
+TEST(LearnedOrder, IsLeftWhenWhatIsHeldWaitsAndNothingElseIsSubmitted) {
+  using std::chrono::milliseconds;
+  constexpr milliseconds kLimit{50};
+  const Pending::Time start{};
+  const auto pending = std::make_shared<Pending>();
+  pending->phase = Pending::Phase::held;
+  pending->since = start;
+  const Active active{{{.kind = Kind::all_reduce, .name = "b"}, pending}};
+  EXPECT_FALSE(is_stuck(active, start, start + milliseconds(49), kLimit));
+  EXPECT_TRUE(is_stuck(active, start, start + milliseconds(50), kLimit));
+  EXPECT_FALSE(is_stuck(active, start + milliseconds(40), start + milliseconds(80), kLimit)) << "others still come";
+  EXPECT_TRUE(is_stuck(active, start + milliseconds(40), start + milliseconds(90), kLimit));
+  EXPECT_TRUE(is_stuck(active, start + milliseconds(999), start + milliseconds(1000), kLimit)) << "but not for ever";
+  pending->phase = Pending::Phase::running;
+  EXPECT_FALSE(is_stuck(active, start, start + milliseconds(5000), kLimit));
 }
 
 }  // namespace

@@ -19,8 +19,9 @@ from libddp.horovod.process_sets import ProcessSet
 
 Finish = Callable[[Any], Any]  # what an operation returns, of the engine's handle
 
-# For each handle that has been given: the engine's, and what makes the result. One call of a dict or a counter is atomic.
-_submitted: dict[int, tuple[Any, Finish]] = {}
+# For each handle that has been given: the engine's, and the result or what makes it. One call of a dict or a counter is
+# atomic. Few objects for each, as Python's garbage collection looks at them.
+_submitted: dict[int, tuple[Any, Finish | None, Any]] = {}
 _numbers = itertools.count()
 
 
@@ -49,13 +50,14 @@ def label(kind: str, name: str | None, number: int) -> str:
     return name if name is not None else f"{kind}.noname.{_job.job().number.next(kind, number)}"
 
 
-def start(kind: str, name: str, process_set: ProcessSet, tensors: Sequence[torch.Tensor], finish: Finish, op: str = "sum",
-          root: int = 0, splits: Sequence[int] = (), on_gpu: bool = False, prescale: float = 1.0, postscale: float = 1.0) -> int:
-    """Submits it. tensors: on the CPU, contiguous, of types that the engine knows."""
+def start(kind: str, name: str, process_set: ProcessSet, tensors: Sequence[torch.Tensor], finish: Finish | None, op: str = "sum",
+          root: int = 0, splits: Sequence[int] = (), on_gpu: bool = False, prescale: float = 1.0, postscale: float = 1.0,
+          result: Any = None) -> int:
+    """Submits it. tensors: on the CPU, contiguous, of types that the engine knows. finish: None: `result` is what it returns."""
     number = member(process_set)
     # detached: a tensor that keeps the memory whatever becomes of the caller's
     return keep(submitted(_job.job().named.submit, kind, name.encode("utf-8", "surrogateescape"), number,
-                          [each.detach() for each in tensors], op, root, splits, on_gpu, prescale, postscale), finish)
+                          list(map(torch.Tensor.detach, tensors)), op, root, splits, on_gpu, prescale, postscale), finish, result)
 
 
 def submitted(call: Callable[..., Any], *arguments: Any) -> Any:
@@ -68,9 +70,9 @@ def submitted(call: Callable[..., Any], *arguments: Any) -> Any:
         raise HorovodInternalError.of(error) from None
 
 
-def keep(handle: Any, finish: Finish) -> int:
+def keep(handle: Any, finish: Finish | None, result: Any = None) -> int:
     own = next(_numbers)
-    _submitted[own] = (handle, finish)
+    _submitted[own] = (handle, finish, result)
     return own
 
 
@@ -89,7 +91,7 @@ def synchronize(handle: int) -> Any:
     found = _submitted.get(handle)
     if found is None:
         return None
-    native, finish = found
+    native, finish, result = found
     try:
         native.wait()
     except BaseException as error:
@@ -99,7 +101,7 @@ def synchronize(handle: int) -> Any:
             raise HorovodInternalError.of(error) from None
         raise
     _submitted.pop(handle, None)
-    return finish(native)
+    return result if finish is None else finish(native)
 
 
 def on_cpu(tensor: torch.Tensor) -> torch.Tensor:

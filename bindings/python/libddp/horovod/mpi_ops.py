@@ -99,7 +99,7 @@ def _reduce_one(tensor: torch.Tensor, in_place: bool, name: str | None, op: int,
         return _reduce([tensor], [tensor] if in_place else None, True, name, op, prescale_factor, postscale_factor, process_set)
     target = tensor if in_place else tensor.detach().clone()
     label = name if name is not None else _operations.label("allreduce", None, _operations.member(process_set))
-    return _operations.start("all_reduce", label, process_set, (target,), lambda _: target, _OPS[op])
+    return _operations.start("all_reduce", label, process_set, (target,), None, _OPS[op], result=target)
 
 
 def _adasum_reduce(tensors: _Tensors, targets: _Tensors | None, single: bool, name: str | None, prescale_factor: float,
@@ -460,4 +460,4 @@ def join(device: int = -1) -> int:
 def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Waits until all ranks of the set are here."""
     name = _operations.label("barrier", None, _operations.member(process_set))
-    synchronize(_operations.start("barrier", name, process_set, (), lambda _: None))
+    synchronize(_operations.start("barrier", name, process_set, (), None))
