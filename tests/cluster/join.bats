@@ -119,10 +119,10 @@ ends_well() {
     [ "$status" -eq "$wanted" ] && [ "${#lines[@]}" -eq 1 ] && [[ $output == "ddprun: "*"$words"* ]] ||
       { echo "$status: $output"; return 1; }
   }
-  refused 2 "this is not a Slurm allocation" "$bin/ddprun" --join 7
-  refused 2 "--join takes program and options from the job, but 'train.py' was given too" "$bin/ddprun" --join 7 train.py
-  refused 2 "but --max-restarts was given too" "$bin/ddprun" --max-restarts 1 --join 7
-  refused 2 "this is a task of a Slurm step" srun -Q -N1 "$bin/ddprun" --join 7
+  refused 2 "this is not a Slurm allocation" "$bin/ddprun" --join 987654
+  refused 2 "--join takes program and options from the job, but 'train.py' was given too" "$bin/ddprun" --join 987654 train.py
+  refused 2 "but --max-restarts was given too" "$bin/ddprun" --max-restarts 1 --join 987654
+  refused 2 "this is a task of a Slurm step" srun -Q -N1 "$bin/ddprun" --join 987654
   # a static job has no file
   start salloc -Q --exclusive -N2 "$bin/ddprun" --shutdown-timeout 3 "$shared/worker"
   eventually 30 eval 'grep -q "^UP" "$shared/out"'

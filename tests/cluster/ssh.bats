@@ -166,3 +166,28 @@ RANKS
   [[ $output == *"on n1"*"Permission denied"*"FACTS 0 0 1 1 0 1 n0"* ]] || { echo "$output"; return 1; }
   clean
 }
+
+@test "ddp-info resize: hosts wait, come back, leave and are replaced, within the host list" {
+  export XDG_STATE_HOME="$shared/state"
+  printf '#!/bin/bash\necho "UP $DDP_GENERATION $RANK/$WORLD_SIZE $(hostname)"\n%s\n' \
+    'while ! [ -e "$(dirname "$0")/go" ]; do sleep 0.1; done' >"$shared/worker"
+  start_by_hosts --nnodes 1:3 -H n0,n1,n2 "$shared/worker"
+  eventually 30 eval '[ -n "$(ls "$shared/state/libddp/jobs" 2>/dev/null)" ]'
+  resize() { on_ctl "$bin/ddp-info" resize "$(ls "$shared/state/libddp/jobs")" "$@"; }
+  [ "$(resize --nodes 1)" = "n1, n2 are to wait as spares" ]
+  eventually 30 grep -q '^UP 1 0/1 n0$' "$shared/out"
+  [ "$(resize --nodes 2)" = "n1 is to join" ]
+  eventually 30 grep -q '^UP 2 1/2 n1$' "$shared/out"
+  [ "$(resize --drain n1)" = "n1 is to leave" ]
+  eventually 30 grep -q '^UP 3 1/2 n2$' "$shared/out"
+  grep -Eq "^ddprun: n1 left, asked by ddp-info resize on [^ ]+; 1 of 2 nodes continues with n2 " "$shared/out"
+  run resize --nodes 3
+  [ "$status" -eq 1 ]
+  [[ $output == *"2 nodes are left, and no other can join"* ]]
+  clean_node n1
+  touch "$shared/go"
+  finish
+  succeeded
+  [ -z "$(ls "$shared/state/libddp/jobs")" ]
+  clean
+}

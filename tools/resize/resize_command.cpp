@@ -87,7 +87,7 @@ cli::OptionTable resize_table(ResizeOptions& options) {
                          {"2", "wrong command line"}},
        .see_also = {}}};
   table.add_help();
-  table.add_value("--drain", "HOST", "The nodes of this host leave the job, and do not come back by --nodes.",
+  table.add_value("--drain", "HOST", "The nodes of this host leave the job for good.",
                   [&](const auto&, const auto& text) { options.drain = text; });
   table.add_value(
       "--nodes", "K", "How many nodes take part, from MIN to MAX.",
