@@ -1,4 +1,5 @@
-// Completions for zsh and fish. Both shells match options and values themselves, so that a line for each option is enough.
+// Completions for zsh and fish. Both shells match options and values themselves, so that a line for each option is
+// enough.
 #include <algorithm>
 #include <cctype>
 #include <string>
@@ -122,24 +123,28 @@ std::string zsh_completion(const OptionTable& table, bool launches, std::span<co
   const std::string& program = table.text().name;
   std::string text = fmt::format("#compdef {0}\n# Written by '{0} --generate-zsh-completion'.\n", program);
   if (launches)
-    return text + zsh_arguments(table, " \\\n    '(-)1:program:{_files; _command_names -e}' \\\n"
-                                       "    '*::argument:_normal'");
+    return text + zsh_arguments(table,
+                                " \\\n    '(-)1:program:{_files; _command_names -e}' \\\n"
+                                "    '*::argument:_normal'");
   if (commands.empty()) return text + zsh_arguments(table, "");
   std::vector<std::string> names;
   text += "if (( CURRENT > 2 )); then\n  shift words; (( CURRENT-- ))\n  case $words[1] in\n";
   for (const Command& command : commands) {
     names.push_back(command.name);
     if (command.table == nullptr) continue;
-    const std::string operands =
-        command.operands == ValueKind::text ? "" : fmt::format(" \\\n    '*:file:{}'", zsh_action(command.operands, {}));
+    const std::string operands = command.operands == ValueKind::text
+                                     ? ""
+                                     : fmt::format(" \\\n    '*:file:{}'", zsh_action(command.operands, {}));
     text += fmt::format("  {}) {}  ;;\n", command.name, zsh_arguments(*command.table, operands));
   }
-  return text + "  esac\nelse\n" + zsh_arguments(table, fmt::format(" '1:command:({})'", fmt::join(names, " "))) + "fi\n";
+  return text + "  esac\nelse\n" + zsh_arguments(table, fmt::format(" '1:command:({})'", fmt::join(names, " "))) +
+         "fi\n";
 }
 
 std::string fish_completion(const OptionTable& table, bool launches, std::span<const Command> commands) {
   const std::string& program = table.text().name;
-  std::string text = fmt::format("# Completion of {0} for fish; written by '{0} --generate-fish-completion'\n", program);
+  std::string text =
+      fmt::format("# Completion of {0} for fish; written by '{0} --generate-fish-completion'\n", program);
   if (launches) {
     std::vector<std::string> with_value;
     for (const OptionEntry& entry : table.entries()) {
@@ -157,8 +162,7 @@ std::string fish_completion(const OptionTable& table, bool launches, std::span<c
   for (const Command& command : commands) {
     text += fmt::format("complete -c {} -n __fish_use_subcommand -a {}\n", program, command.name);
     const std::string condition = "__fish_seen_subcommand_from " + command.name;
-    if (command.operands == ValueKind::file)
-      text += fmt::format("complete -c {} -n '{}' -F\n", program, condition);
+    if (command.operands == ValueKind::file) text += fmt::format("complete -c {} -n '{}' -F\n", program, condition);
     if (command.operands == ValueKind::folder)
       text += fmt::format("complete -c {} -n '{}' -a '(__fish_complete_directories)'\n", program, condition);
     if (command.table != nullptr) text += fish_options(*command.table, program, condition);

@@ -85,8 +85,8 @@ void train(ddp::World& world) {
   const auto noted = [&](const char* what, int bucket) {
     return std::regex_search(trace, std::regex(fmt::format("\"{}\".*\"bucket\": {},", what, bucket)));
   };
-  for (const int bucket : {0, 1, 2}) check(noted("ready", bucket), "when a bucket was ready");
-  check(!noted("launched", 0) && noted("launched", 1) && !noted("launched", 2),
+  for (const int bucket : {0, 1, 2}) check(noted("waiting", bucket), "when a bucket was ready");
+  check(!noted("exchange", 0) && noted("exchange", 1) && !noted("exchange", 2),
         "only the CPU's bucket is known to end");
   reducer.prepare_for_backward();
   first.fill(mine);

@@ -29,7 +29,9 @@ def test_traces_of_ranks_are_merged(tmp_path):
     assert run(sys.executable, "-c", program, tmp_path).returncode == 0
     done = run(BIN / "ddp-info", "trace", tmp_path)
     assert done.returncode == 0, done.stderr
-    events = [each for each in json.loads(done.stdout)["traceEvents"] if each["ph"] == "X"]
+    events = json.loads(done.stdout)["traceEvents"]
+    assert [each["args"]["name"] for each in events if each["name"] == "thread_name"] == ["forward_metric,forward_pass"] * 2, events
+    events = [each for each in events if each["ph"] == "X"]
     assert [(each["pid"], each["name"]) for each in events].count((1, "forward_metric,forward_pass")) == 3 and len(events) == 6, events
 
 

@@ -343,7 +343,7 @@ void log_and_trace(const ddp::ProcessGroup& group) {
   check(log.forward_compute_time > 0 && log.backward_compute_time > 0, "the log has times");
   check(group.size() == 1 || log.straggler_rank >= 0, "the log names a rank that the others waited for");
   const std::string trace = model->trace_json();
-  check(group.size() == 1 || trace.find("\"launched\"") != std::string::npos, "the trace has buckets: " + trace);
+  check(group.size() == 1 || trace.find("\"exchange\"") != std::string::npos, "the trace has buckets: " + trace);
 }
 
 void mistakes(const ddp::ProcessGroup& group) {

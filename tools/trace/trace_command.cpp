@@ -68,9 +68,10 @@ void read_event(const json& event, std::size_t position, RankTrace& trace) {
   const json& arguments = field(event, "args");
   constexpr auto kAny = std::uint64_t{1} << 53U;  // the integers that JSON readers keep exactly
   trace.events.push_back({.name = word(event, "name"),
+                          .category = word(event, "cat"),
+                          .thread = whole(event, "tid", kAny),
                           .step = whole(arguments, "step", kAny),
-                          .bucket = whole(arguments, "bucket", kAny),
-                          .parameters = whole(arguments, "parameters", kAny),
+                          .arguments = arguments.dump(),
                           .start_us = microseconds(event, "ts"),
                           .duration_us = microseconds(event, "dur")});
 }
@@ -117,8 +118,8 @@ using Exchanges = std::map<std::pair<std::uint64_t, std::uint64_t>, Exchange>;  
 Exchanges exchanges_of(const RankTrace& trace) {
   Exchanges exchanges;
   for (const TraceEvent& event : trace.events) {
-    if (event.name != "launched") continue;
-    exchanges[{event.step, event.bucket}] = {.launched_us = event.start_us,
+    if (event.name != "exchange") continue;
+    exchanges[{event.step, event.thread}] = {.launched_us = event.start_us,
                                              .done_us = event.start_us + event.duration_us};
   }
   return exchanges;
@@ -191,16 +192,19 @@ std::string merged_json(const std::vector<RankTrace>& traces, const std::vector<
           "by {:.3f} ms\"}}}}",
           trace.rank, corrections[each] / 1e3));
     }
-    std::set<std::uint64_t> buckets;
+    std::set<std::uint64_t> threads;
     for (const TraceEvent& event : trace.events) {
-      if (buckets.insert(event.bucket).second) {
-        add(name_event("thread_name", trace.rank, event.bucket, fmt::format("bucket {}", event.bucket)));
+      if (threads.insert(event.thread).second) {
+        add(name_event("thread_name", trace.rank, event.thread,
+                       event.category == "bucket" ? fmt::format("bucket {}", event.thread - 1)
+                       : event.category == "step" ? "steps"
+                                                  : event.name));
       }
       add(
-          fmt::format("{{\"name\": {}, \"cat\": \"bucket\", \"ph\": \"X\", \"pid\": {}, \"tid\": {}, \"ts\": {:.3f}, "
-                      "\"dur\": {:.3f}, \"args\": {{\"step\": {}, \"bucket\": {}, \"parameters\": {}}}}}",
-                      quoted(event.name), trace.rank, event.bucket, event.start_us + corrections[each],
-                      event.duration_us, event.step, event.bucket, event.parameters));
+          fmt::format("{{\"name\": {}, \"cat\": {}, \"ph\": \"X\", \"pid\": {}, \"tid\": {}, \"ts\": {:.3f}, "
+                      "\"dur\": {:.3f}, \"args\": {}}}",
+                      quoted(event.name), quoted(event.category), trace.rank, event.thread,
+                      event.start_us + corrections[each], event.duration_us, event.arguments));
     }
   }
   return text + "\n]}\n";
@@ -212,8 +216,8 @@ cli::OptionTable trace_table(TraceOptions& options) {
        .usage = {"DIR [OPTIONS]"},
        .description =
            {"Merges the traces of a job's ranks in DIR, *.json as Reducer::trace_json() gives them, into one file "
-            "for https://ui.perfetto.dev or chrome://tracing, on standard output: when each bucket of "
-            "gradients was computed, ready, launched and done.",
+            "for https://ui.perfetto.dev or chrome://tracing, on standard output: steps with their "
+            "passes, and of each bucket when its gradients were computed, when it waited for others, and its exchange.",
             "Clocks of hosts differ: where a bucket would be done on one rank before another has launched it, "
             "the later rank's clock is moved to that of the first, into the middle of what all buckets allow."},
        .examples = {{"ddp-info trace traces > job.json", "then open job.json in https://ui.perfetto.dev"}},

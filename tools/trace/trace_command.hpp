@@ -13,12 +13,13 @@ namespace ddp::tools::trace {
 
 /// A bar of the picture.
 struct TraceEvent {
-  std::string name;  ///< "computed", "ready", "launched"
+  std::string name;      ///< "step", "forward", "backward"; of a bucket "gradients", "waiting", "exchange"
+  std::string category;  ///< "step", "bucket"; others are of a MetricsLogger
+  std::uint64_t thread;
   std::uint64_t step;
-  std::uint64_t bucket;
-  std::uint64_t parameters;  ///< how many the bucket has
-  double start_us;           ///< microseconds since the epoch, by the clock of the rank's host
-  double duration_us;        ///< >= 0
+  std::string arguments;  ///< JSON
+  double start_us;        ///< microseconds since the epoch, by the clock of the rank's host
+  double duration_us;     ///< >= 0
 };
 
 struct RankTrace {
@@ -38,8 +39,8 @@ std::vector<RankTrace> one_of_each_rank(std::vector<RankTrace> traces);
 /// clocks from both sides; where 0 is within the bounds the clock is left alone, else it is moved into their middle.
 std::vector<double> clock_corrections(const std::vector<RankTrace>& traces);
 
-/// In the Trace Event Format, for ui.perfetto.dev and chrome://tracing: a process for each rank, a thread for each
-/// bucket.
+/// In the Trace Event Format, for ui.perfetto.dev and chrome://tracing: a process for each rank, a thread for its
+/// steps and for each bucket.
 std::string merged_json(const std::vector<RankTrace>& traces, const std::vector<double>& corrections);
 
 struct TraceOptions {

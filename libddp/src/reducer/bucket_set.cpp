@@ -235,8 +235,9 @@ BucketTrace::BucketTrace(std::size_t steps, int rank)
       rank_(rank),
       epoch_(std::chrono::system_clock::now().time_since_epoch() - Deadline::Clock::now().time_since_epoch()) {}
 
-void BucketTrace::finish_step(std::uint64_t iteration, const BucketPlan& plan) {
-  Step step{.iteration = iteration, .buckets = std::exchange(now_, {})};
+void BucketTrace::finish_step(std::uint64_t iteration, const BucketPlan& plan, const Passes& passes,
+                              std::vector<std::size_t> bytes) {
+  Step step{.iteration = iteration, .passes = passes, .buckets = std::exchange(now_, {}), .bytes = std::move(bytes)};
   for (const auto& bucket : plan) step.parameters.push_back(bucket.size());
   steps_.push_back(std::move(step));
 }
@@ -246,22 +247,28 @@ std::string BucketTrace::json() const {
       "{{\"displayTimeUnit\": \"ms\", \"traceEvents\": [\n"
       "{{\"name\": \"process_name\", \"ph\": \"M\", \"pid\": {0}, \"args\": {{\"name\": \"rank {0}\"}}}}",
       rank_);
-  const auto add = [&](const char* what, const Step& step, std::size_t bucket, Time from, Time to) {
+  const auto add = [&](const char* what, std::size_t thread, Time from, Time to, const std::string& arguments) {
     if (from == Time{} || to < from) return;  // skipped, or on a device
     const auto microseconds = [](std::chrono::nanoseconds time) { return static_cast<double>(time.count()) / 1e3; };
     text += fmt::format(
-        ",\n{{\"name\": \"{}\", \"cat\": \"bucket\", \"ph\": \"X\", \"pid\": {}, \"tid\": {}, \"ts\": {:.3f}, \"dur\": "
-        "{:.3f}, "
-        "\"args\": {{\"step\": {}, \"bucket\": {}, \"parameters\": {}}}}}",
-        what, rank_, bucket, microseconds(from.time_since_epoch() + epoch_), microseconds(to - from), step.iteration,
-        bucket, step.parameters[bucket]);
+        ",\n{{\"name\": \"{}\", \"cat\": \"{}\", \"ph\": \"X\", \"pid\": {}, \"tid\": {}, \"ts\": {:.3f}, \"dur\": "
+        "{:.3f}, \"args\": {{{}}}}}",
+        what, thread == 0 ? "step" : "bucket", rank_, thread, microseconds(from.time_since_epoch() + epoch_),
+        microseconds(to - from), arguments);
   };
   for (const Step& step : steps_) {
+    const Passes& passes = step.passes;
+    const std::string number = fmt::format("\"step\": {}", step.iteration);
+    add("step", 0, passes.forward == Time{} ? passes.backward : passes.forward, passes.end, number);
+    add("forward", 0, passes.forward, passes.backward, number);
+    add("backward", 0, passes.backward, passes.backward_end, number);
     for (std::size_t bucket = 0; bucket < step.buckets.size(); ++bucket) {
       const Times& times = step.buckets[bucket];
-      add("computed", step, bucket, times.computed, times.ready);
-      add("ready", step, bucket, times.ready, times.launched);
-      add("launched", step, bucket, times.launched, times.done);
+      const std::string arguments = fmt::format(R"({}, "bucket": {}, "parameters": {}, "bytes": {})", number, bucket,
+                                                step.parameters[bucket], step.bytes[bucket]);
+      add("gradients", bucket + 1, times.computed, times.ready, arguments);
+      add("waiting", bucket + 1, times.ready, times.launched, arguments);
+      add("exchange", bucket + 1, times.launched, times.done, arguments);
     }
   }
   return text + "\n]}\n";

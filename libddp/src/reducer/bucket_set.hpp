@@ -40,22 +40,34 @@ class BucketTrace {
     Time done{};  ///< on the CPU
   };
 
+  /// Of a step; without a forward pass where nobody told when it began.
+  struct Passes {
+    Time forward{};
+    Time backward{};
+    Time backward_end{};
+    Time end{};  ///< all is averaged
+  };
+
   /// @param steps how many to note, at most.
   BucketTrace(std::size_t steps, int rank);
   bool full() const noexcept { return steps_.size() >= limit_; }
   /// Begins a step; of one that has failed, again.
   void start_step(std::size_t buckets) { now_.assign(buckets, {}); }
-  void finish_step(std::uint64_t iteration, const BucketPlan& plan);
+  /// @param bytes of each bucket
+  void finish_step(std::uint64_t iteration, const BucketPlan& plan, const Passes& passes,
+                   std::vector<std::size_t> bytes);
   Times& of(std::size_t bucket) { return now_[bucket]; }
 
-  /// Trace Event Format: one process for each rank, one thread for each bucket; times since the epoch, so that the
-  /// files of several ranks can be joined.
+  /// Trace Event Format: one process for each rank, one thread for steps and one for each bucket; times since the
+  /// epoch, so that the files of several ranks can be joined.
   std::string json() const;
 
  private:
   struct Step {
     std::uint64_t iteration;
+    Passes passes;
     std::vector<Times> buckets;
+    std::vector<std::size_t> bytes;         ///< of each bucket
     std::vector<std::size_t> parameters{};  ///< how many each bucket has
   };
   std::size_t limit_;

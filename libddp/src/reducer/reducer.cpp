@@ -355,8 +355,18 @@ void Reducer::Impl::record(Clock::time_point finalize_called) {
                     .joined = join_ != nullptr,
                     .shadow = shadow_},
                    buckets_.plan(), arrivals_, group_);
+  const auto forward = std::exchange(forward_started_, {});
   if (!trace_ || trace_->full()) return;
-  trace_->finish_step(stats_.iteration, buckets_.plan());
+  std::vector<std::size_t> bytes;
+  for (const auto& bucket : buckets_.plan()) {
+    std::size_t all = 0;
+    for (const std::size_t parameter : bucket) all += parameters_[parameter].value.size_bytes();
+    bytes.push_back(all);
+  }
+  trace_->finish_step(
+      stats_.iteration, buckets_.plan(),
+      {.forward = forward, .backward = backward_started_, .backward_end = finalize_called, .end = Clock::now()},
+      std::move(bytes));
   if (trace_->full()) buckets_.set_trace(nullptr);
 }
 
@@ -516,7 +526,7 @@ const std::vector<std::vector<std::size_t>>& Reducer::buckets() const noexcept {
 const std::vector<std::size_t>& Reducer::ready_order() const noexcept { return impl_->order(); }
 RecordedOrder Reducer::recorded_order() const { return impl_->recorded_order(); }
 const ReducerStats& Reducer::stats() const noexcept { return impl_->stats(); }
-void Reducer::start_forward() { impl_->log().start_forward(); }
+void Reducer::start_forward() { impl_->start_forward(); }
 DdpLog Reducer::log() const { return impl_->read_log(); }
 void Reducer::trace(std::size_t steps) { impl_->trace(steps); }
 std::string Reducer::trace_json() const { return impl_->trace_json(); }

@@ -113,6 +113,10 @@ class Reducer::Impl final : public Joinable {
     }
   }
   reducer::StepLog& log() noexcept { return log_; }
+  void start_forward() {
+    forward_started_ = Clock::now();
+    log_.start_forward();
+  }
   DdpLog read_log() const { return log_.read(group_); }
   void trace(std::size_t steps);
   std::string trace_json() const { return trace_ ? trace_->json() : reducer::BucketTrace(0, 0).json(); }
@@ -209,6 +213,7 @@ class Reducer::Impl final : public Joinable {
   std::vector<TensorView> join_buffers_;  ///< what broadcast_buffers brings meanwhile
   std::mutex mutex_;                      ///< guards what follows, and the sources of parameters with several marks
   std::vector<std::size_t> arrivals_;     ///< of gradients, in the step that is recorded
+  Clock::time_point forward_started_{};   ///< of the next step, if it is known
   Clock::time_point backward_started_{};
   ReducerStats stats_;
 };

@@ -74,7 +74,7 @@ void check_straggler(World& world, ProcessGroup& group) {
     found += log.straggler_rank == last ? 1 : 0;
   }
   check(found > 0, "the rank that comes last was not found");  // a busy machine may delay another rank once
-  check(reducer.trace_json().find(world.world_size() > 1 ? "\"launched\"" : "process_name") != std::string::npos,
+  check(reducer.trace_json().find(world.world_size() > 1 ? "\"exchange\"" : "process_name") != std::string::npos,
         "buckets were not traced");
 }
 

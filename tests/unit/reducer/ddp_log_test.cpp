@@ -166,22 +166,23 @@ TEST_F(DdpLogTest, TracesTheBucketsOfSomeSteps) {
   EXPECT_THAT(reducer.trace_json(), HasSubstr("\"traceEvents\": ["));
   step(reducer);
   reducer.trace(2);
+  reducer.start_forward();
   for (int i = 0; i < 3; ++i) step(reducer, {0, 1, 2, 3});
   const std::string trace = reducer.trace_json();
   EXPECT_THAT(trace, StartsWith("{\"displayTimeUnit\": \"ms\", \"traceEvents\": [\n{\"name\": \"process_name\", "
                                 "\"ph\": \"M\", \"pid\": 0, \"args\": {\"name\": \"rank 0\"}},\n"
-                                "{\"name\": \"computed\", \"cat\": \"bucket\", \"ph\": \"X\", \"pid\": 0, \"tid\": 0, "
+                                "{\"name\": \"step\", \"cat\": \"step\", \"ph\": \"X\", \"pid\": 0, \"tid\": 0, "
                                 "\"ts\": "));
   const auto count = [&](const std::string& what) {
     std::size_t found = 0;
     for (auto place = trace.find(what); place != std::string::npos; place = trace.find(what, place + 1)) ++found;
     return found;
   };
-  for (const char* name : {"computed", "ready", "launched"}) {
+  for (const char* name : {"gradients", "waiting", "exchange"}) {
     EXPECT_EQ(count(std::string("{\"name\": \"") + name + '"'), 6U) << "two steps of three buckets";
   }
-  EXPECT_EQ(count("\"step\": 2, "), 9U);
-  EXPECT_EQ(count("\"step\": 3, "), 9U);
+  EXPECT_EQ(count("\"step\": 2"), 9U + 3U) << "the step and its passes, too";
+  EXPECT_EQ(count("\"step\": 3"), 9U + 2U) << "nobody told of a forward pass";
   EXPECT_EQ(count("\"bucket\": 1, \"parameters\": 2"), 6U);
   EXPECT_EQ(count("\"dur\": -"), 0U);
   EXPECT_EQ(std::ranges::count(trace, '{'), std::ranges::count(trace, '}'));

@@ -20,10 +20,11 @@ RankTrace trace_of(int rank, double ahead_us, double late_us) {
   RankTrace trace{.rank = rank, .file = "r" + std::to_string(rank) + ".json"};
   for (const std::uint64_t bucket : {0, 1}) {
     const double start = 1e15 + ahead_us + late_us + static_cast<double>(bucket) * 1000;
-    trace.events.push_back({.name = "launched",
+    trace.events.push_back({.name = "exchange",
+                            .category = "bucket",
+                            .thread = bucket + 1,
                             .step = 1,
-                            .bucket = bucket,
-                            .parameters = 2,
+                            .arguments = "{}",
                             .start_us = start,
                             .duration_us = 500 - late_us});
   }
@@ -42,13 +43,17 @@ TEST(Trace, IsWhatAReducerWrites) {
                    .ready = now + std::chrono::milliseconds(1),
                    .launched = now + std::chrono::milliseconds(3),
                    .done = now + std::chrono::milliseconds(7)};
-  written.finish_step(12, {{0, 1, 2}});
+  written.finish_step(12, {{0, 1, 2}},
+                      {.backward = now, .backward_end = now + std::chrono::milliseconds(2), .end = now}, {4096});
   const RankTrace trace = parse_rank_trace(written.json(), "r.json");
   EXPECT_EQ(trace.rank, 3);
-  ASSERT_EQ(trace.events.size(), 3U);
-  EXPECT_EQ(trace.events[2].name, "launched");
-  EXPECT_EQ(trace.events[2].step, 12U);
-  EXPECT_NEAR(trace.events[2].duration_us, 4000, 1);
+  ASSERT_EQ(trace.events.size(), 5U);
+  EXPECT_EQ(trace.events[1].name, "backward");
+  EXPECT_EQ(trace.events[4].name, "exchange");
+  EXPECT_EQ(trace.events[4].step, 12U);
+  EXPECT_NEAR(trace.events[4].duration_us, 4000, 1);
+  const std::string merged = merged_json({trace}, {0});
+  for (const char* part : {"\"bytes\":4096", "\"steps\"", "\"bucket 0\""}) EXPECT_THAT(merged, HasSubstr(part));
 }
 
 TEST(Trace, OthersAreRefusedByName) {
@@ -61,8 +66,8 @@ TEST(Trace, OthersAreRefusedByName) {
   EXPECT_THAT(refusal(with(R"({"ph": "X", "pid": -1})")), HasSubstr("'pid' is not a whole number"));
   EXPECT_THAT(refusal(with(R"({"ph": "B", "pid": 1})")), HasSubstr("phase X"));
   EXPECT_THAT(refusal(with(R"({"ph": "M", "pid": 1}, {"ph": "M", "pid": 2})")), HasSubstr("ranks 1 and 2"));
-  EXPECT_THAT(refusal(with(R"({"ph": "X", "pid": 1, "name": "a", "ts": 1e30, "dur": 0,
-                               "args": {"step": 1, "bucket": 0, "parameters": 1}})")),
+  EXPECT_THAT(refusal(with(R"({"ph": "X", "pid": 1, "name": "a", "cat": "step", "ts": 1e30, "dur": 0, "tid": 0,
+                               "args": {"step": 1}})")),
               HasSubstr("'ts' is not a time"));
   EXPECT_THAT(error_of([] {
                 one_of_each_rank({trace_of(1, 0, 0), trace_of(1, 0, 0)});
@@ -93,7 +98,7 @@ TEST(Trace, OfAllRanksIsOneDocument) {
   std::map<int, double> starts;
   std::string labels;
   for (const json& event : merged["traceEvents"]) {
-    if (event["ph"] == "X" && event["tid"] == 1) starts[event["pid"]] = event["ts"];
+    if (event["ph"] == "X" && event["tid"] == 2) starts[event["pid"]] = event["ts"];
     if (event["name"] == "process_labels") labels = event["args"]["labels"];
   }
   EXPECT_NEAR(starts.at(0), starts.at(1), 1);

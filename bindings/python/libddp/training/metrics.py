@@ -291,7 +291,7 @@ class MetricsLogger:
             name = f"{type},{record.name}"
             thread = threads.setdefault(name, len(threads))
             events.append({"name": name, "cat": "metric", "ph": "X", "pid": rank, "tid": thread, "ts": (record.began + _EPOCH_NS) / 1e3,
-                           "dur": (record.ended - record.began) / 1e3, "args": {"step": counts[name], "bucket": thread, "parameters": 0}})
+                           "dur": (record.ended - record.began) / 1e3, "args": {"step": counts[name]}})
             counts[name] += 1
         return json.dumps({"displayTimeUnit": "ms", "traceEvents": events})
 
