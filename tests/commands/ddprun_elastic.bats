@@ -276,7 +276,7 @@ while ! [ -e "$NOTES/go" ]; do
 done'
   start_agent a --nnodes 1:3 "${meet[@]}" --rdzv-conf last_call_timeout=30 --on-resize finish --resize-grace 1 sh -c "$fails"
   eventually 20 listening
-  for name in b c; do start_agent $name --nnodes 1:3 "${meet[@]}" --on-resize finish --resize-grace 600 sh -c "$fails"; done
+  for name in b c; do start_agent $name --nnodes 1:3 "${meet[@]}" --on-resize finish sh -c "$fails"; done
   eventually 30 run_in 0 3
   kill -TERM "${agents[c]}"
   finish_agent c
