@@ -189,7 +189,7 @@ void Checkpoints::save(std::int64_t step, std::span<const NamedTensor> tensors, 
 namespace {
 
 // For a restore that finds the newest checkpoint removed before it is read.
-constexpr int kMostTries = 10;
+constexpr int kMostTries = 100;
 
 std::optional<Restored> restore_once(ProcessGroup& group, const CheckpointFolder& folder,
                                      std::span<const NamedTensor> tensors, std::optional<std::int64_t> step,
