@@ -285,6 +285,7 @@ EnvironmentMap Attempt::rank_environment(int local, const std::string& store_add
   if (!job_.memory.empty()) environment["DDP_NODE_CACHE"] = job_.memory;
   if (!options.backend.empty()) environment["DDP_BACKEND"] = options.backend;
   if (!options.as.empty()) environment["DDP_AS"] = options.as;
+  if (!options.trace.empty()) environment["DDP_TRACE_DIR"] = options.trace;
   base::ImitatedVariables imitated;
   if (options.imitates_openmpi) imitated = base::openmpi_variables(worker);
   if (options.imitates_horovod) {

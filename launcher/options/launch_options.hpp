@@ -148,6 +148,7 @@ struct LaunchOptions {
   ProgramMode mode = ProgramMode::automatic;
   StandardInput standard_input = StandardInput::rank_zero;
   std::string backend;            ///< --backend: DDP_BACKEND of the ranks; empty: as ddprun's
+  std::string trace;              ///< --trace: DDP_TRACE_DIR of the ranks; empty: as ddprun's
   std::string as;                 ///< --as: DDP_AS of the ranks; empty: as ddprun's
   bool imitates_openmpi = false;  ///< --imitate
   bool imitates_horovod = false;

@@ -1,6 +1,8 @@
 // Strict reading of stream numbers, rank lists and filter texts.
 #include "options/output_options.hpp"
 
+#include <filesystem>
+
 #include <fmt/format.h>
 
 #include "cli/option_values.hpp"
@@ -158,6 +160,15 @@ void add_report_options(OptionTable& table, OptionDraft& draft) {
                   [&](const auto& source, const auto& text) {
                     options.event_log_interval = cli::parse_positive_seconds(source, text, cli::kOneDay);
                   });
+  table
+      .add_value("--trace", "DIR",
+                 "Let each rank write when parts of its first 50 steps began and ended into this folder, for 'ddp-info "
+                 "trace DIR'. Sets DDP_TRACE_DIR.",
+                 [&](const auto& source, const auto& text) {
+                   if (text.empty()) cli::reject_value(source, text, "is not a folder", "give the path of a folder");
+                   options.trace = std::filesystem::absolute(text).lexically_normal();
+                 })
+      .completes(ValueKind::folder);
   table
       .add_value("--metrics-port", "PORT",
                  "Let each node's agent answer Prometheus at http://127.0.0.1:PORT/metrics; auto: at a free port, "

@@ -99,6 +99,19 @@ rejects() {
   rejects 2 "--json and --explain exclude each other" topo --json --explain 0
 }
 
+@test "ddprun --trace: the ranks' traces of 50 steps; training goes on where they cannot be written" {
+  run -0 "$DDPRUN" --nproc-per-node 2 --trace "tr aces" "${DDPRUN%/*}/train_digits" --epochs 7
+  run -0 "$INFO" trace "tr aces"
+  for bar in step backward gradients waiting exchange; do
+    for rank in 0 1; do [ "$(grep -c "\"name\": \"$bar\".*\"pid\": $rank," <<<"$output")" -ge 50 ]; done
+  done
+  [ "$(grep -c '"name": "step"' <<<"$output")" -eq 100 ]
+  run -0 "$DDPRUN" --trace /proc/none "${DDPRUN%/*}/train_digits" --epochs 1
+  [ "$(grep -c "writing the trace that DDP_TRACE_DIR asks for: .*/proc/none" <<<"$output")" -eq 1 ]
+  run -2 "$DDPRUN" --trace= true
+  [[ $output == *"give the path of a folder"* ]]
+}
+
 @test "files that are no topology" {
   rejects 1 "ENOENT" topo --xml nosuch.xml
   rejects 1 "EISDIR" topo --xml /

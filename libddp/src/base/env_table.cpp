@@ -100,6 +100,8 @@ constexpr std::array kTable{
                 "[Network interface](topology.md#the-network-between-nodes) between ranks."},
     EnvVariable{"DDP_TORCH_CACHE", EnvType::text, "", "text; `~/.cache/libddp`",
                 "Folder of the compiled [adapter to PyTorch](python.md#torchdistributed)."},
+    EnvVariable{"DDP_TRACE_DIR", EnvType::text, "", "folder",
+                "Where each rank writes its first model's [trace](ddp-info.md#trace), after 5, 20 and 50 steps."},
 };
 
 constexpr std::string_view kPrefix = "DDP_";

@@ -51,6 +51,7 @@ class BucketTrace {
   /// @param steps how many to note, at most.
   BucketTrace(std::size_t steps, int rank);
   bool full() const noexcept { return steps_.size() >= limit_; }
+  std::size_t num_steps() const noexcept { return steps_.size(); }
   /// Begins a step; of one that has failed, again.
   void start_step(std::size_t buckets) { now_.assign(buckets, {}); }
   /// @param bytes of each bucket

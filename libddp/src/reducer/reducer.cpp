@@ -1,4 +1,8 @@
 #include <algorithm>
+#include <array>
+#include <atomic>
+#include <exception>
+#include <filesystem>
 #include <functional>
 #include <utility>
 
@@ -7,13 +11,44 @@
 #include <ddp/broadcast_coalesced.hpp>
 #include <ddp/reducer.hpp>
 
+#include "base/env_table.hpp"
 #include "base/errors.hpp"
+#include "base/files.hpp"
+#include "base/log.hpp"
 #include "reducer/bucket.hpp"
 #include "reducer/options_check.hpp"
 #include "reducer/reducer_impl.hpp"
 #include "reducer/step_report.hpp"
 
 namespace ddp {
+namespace {
+
+// After which steps of a program the file in DDP_TRACE_DIR is written: it need not end in order for that.
+constexpr std::array<std::size_t, 3> kTraceWrites{5, 20, 50};
+
+/// The file of this process's first Reducer; empty for others, and without DDP_TRACE_DIR.
+std::string trace_file(const ProcessGroup& group) {
+  static std::atomic<bool> taken{false};
+  const std::string folder = base::Environment::process().text("DDP_TRACE_DIR");
+  if (folder.empty() || taken.exchange(true)) return {};
+  return fmt::format("{}/{}.json", folder, group.global_ranks()[static_cast<std::size_t>(group.rank())]);
+}
+
+/// Training goes on where it cannot be written.
+bool write_trace(const std::string& path, const std::string& text) noexcept {
+  try {
+    std::filesystem::create_directories(std::filesystem::path(path).parent_path());
+    base::NewFile file{path, 0666};
+    file.write(text);
+    file.commit();
+    return true;
+  } catch (const std::exception& error) {
+    base::log(base::LogLevel::warning, "writing the trace that DDP_TRACE_DIR asks for: {}", error.what());
+    return false;
+  }
+}
+
+}  // namespace
 
 Reducer::Impl::Impl(std::vector<Parameter> parameters, ProcessGroup group, ReducerOptions options)
     : parameters_(std::move(parameters)),
@@ -41,6 +76,10 @@ Reducer::Impl::Impl(std::vector<Parameter> parameters, ProcessGroup group, Reduc
   order_ = options_.ready_order.empty() ? std::vector<std::size_t>{} : list_.complete_order(options_.ready_order);
   make_buckets(initial_plan());
   log_.join_group(buckets_.plan());
+  if (std::string file = trace_file(group_); !file.empty()) {
+    trace(kTraceWrites.back());
+    trace_file_ = std::move(file);
+  }
 }
 
 void Reducer::Impl::prepare_for_backward(std::span<const std::size_t> unused) {
@@ -368,10 +407,13 @@ void Reducer::Impl::record(Clock::time_point finalize_called) {
       {.forward = forward, .backward = backward_started_, .backward_end = finalize_called, .end = Clock::now()},
       std::move(bytes));
   if (trace_->full()) buckets_.set_trace(nullptr);
+  const bool due = std::ranges::find(kTraceWrites, trace_->num_steps()) != kTraceWrites.end();
+  if (due && !trace_file_.empty() && !write_trace(trace_file_, trace_->json())) trace_file_.clear();
 }
 
 void Reducer::Impl::trace(std::size_t steps) {
   if (in_step_) base::throw_invalid_argument("tracing buckets", "a step has not been finalized", "call it before one");
+  trace_file_.clear();  // the program's own trace, from here on
   trace_.emplace(steps, group_.global_ranks()[static_cast<std::size_t>(group_.rank())]);
   buckets_.set_trace(steps > 0 ? &*trace_ : nullptr);
 }

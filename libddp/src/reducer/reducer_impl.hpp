@@ -197,6 +197,7 @@ class Reducer::Impl final : public Joinable {
   reducer::StepReport report_;
   reducer::StepLog log_;
   std::optional<reducer::BucketTrace> trace_;
+  std::string trace_file_;  ///< of DDP_TRACE_DIR; empty: not written
 
   std::atomic<bool> in_step_ = false;
   bool synchronize_ = true;  ///< this step, or the last one, is none of no_sync
