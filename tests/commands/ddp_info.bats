@@ -100,7 +100,7 @@ rejects() {
 }
 
 @test "ddprun --trace: the ranks' traces of 50 steps; training goes on where they cannot be written" {
-  run -0 "$DDPRUN" --nproc-per-node 2 --trace "tr aces" "${DDPRUN%/*}/train_digits" --epochs 7
+  run -0 "$DDPRUN" --nproc-per-node 2 --trace "tr aces" "${DDPRUN%/*}/train_digits" --epochs 12
   run -0 "$INFO" trace "tr aces"
   for bar in step backward gradients waiting exchange; do
     for rank in 0 1; do [ "$(grep -c "\"name\": \"$bar\".*\"pid\": $rank," <<<"$output")" -ge 50 ]; done
