@@ -306,10 +306,10 @@ not ok 5 another
   has "unit collectives_test engine_test environment_test flight_test folder_owner_test hang_test hierarchy_test host_backend_test named_test nccl_backend_test nccl_library_test reducer_test shm_test tcp_test training_test unit_digits unit_doctor unit_selftest unit_tools"
   has "multiproc collectives_multiproc failures_multiproc fault_matrix_multiproc flight_multiproc launcher_pmix_multiproc liveness_multiproc nccl_multiproc reducer_multiproc remains_multiproc shm_multiproc tcp_multiproc training_multiproc"
   run -0 affected launcher/main.cpp
-  has "unit unit_launcher unit_spank_host unit_srun_plugin"
-  has "asan unit_launcher unit_spank_host unit_srun_plugin"
+  has "unit unit_doctor unit_launcher unit_selftest unit_spank_host unit_srun_plugin unit_tools"
+  has "asan unit_doctor unit_launcher unit_selftest unit_spank_host unit_srun_plugin unit_tools"
   has "tsan launcher_pmix_multiproc unit_launcher"
-  has "fuzz $(echo fuzz_{control_protocol,error_file,host_file,launch_options,messages,prefix_template})"
+  has "fuzz $(echo fuzz_{control_protocol,environment,error_file,flight_dump,host_file,launch_options,messages,prefix_template})"
   has cluster
   run -0 affected srun_plugin/srun_side/command_line.cpp
   run -1 has multiproc
