@@ -58,7 +58,6 @@ constexpr std::chrono::milliseconds kFrontendPatience{30'000};
 constexpr int kSrunRefused = 1;
 // Time for standard error to take the output of the hosts' ssh.
 constexpr std::chrono::milliseconds kWordsPatience{1'000};
-constexpr const char* kMemory = "/dev/shm";
 // Time to remove folders of jobs that were killed: the next ddprun removes the rest.
 constexpr std::chrono::seconds kSweepLimit{1};
 
@@ -288,7 +287,8 @@ class Process {
     make_signals();
     or_refuse([this] {
       const std::string folder = temporary_folder(environment_);
-      base::remove_left_scratch(folder, Deadline::after(kSweepLimit));
+      for (const std::string& parent : {folder, std::string{base::kMemoryFolder}})
+        base::remove_left_scratch(parent, Deadline::after(kSweepLimit));
       scratch_.emplace(folder);
       job_->scratch = scratch_->path();
       if (options_.max_restarts > 0 || options_.spares > 0 || role_.elastic()) make_memory_folder();
@@ -319,8 +319,7 @@ class Process {
   /// For what outlives ranks that are to start again (DDP_NODE_CACHE).
   void make_memory_folder() {
     try {
-      base::remove_left_scratch(kMemory, Deadline::after(kSweepLimit));
-      memory_.emplace(kMemory);
+      memory_.emplace(base::kMemoryFolder);
       job_->memory = memory_->path();
     } catch (const Error& error) {
       if (options_.verbose) say(fmt::format("no copies of checkpoints in memory: {}", error.what()));

@@ -84,7 +84,8 @@ void start_sweep() {
   const char* const folder = std::getenv("TMPDIR");
   try {
     base::start_thread([parent = std::string{folder != nullptr && *folder != '\0' ? folder : "/tmp"}] {
-      base::remove_left_scratch(parent, Deadline::after(kSweepLimit));
+      for (const std::string& each : {parent, std::string{base::kMemoryFolder}})
+        base::remove_left_scratch(each, Deadline::after(kSweepLimit));
     }).detach();
   } catch (const std::exception&) {  // no more threads: the next one removes the rest
   }

@@ -76,20 +76,20 @@ expect_no_store() {
 
 no_ddprun() { ! "$cluster" on "$1" pgrep '^ddprun'; }
 
-@test "the folders that a killed ddprun left are removed by the next step: in /tmp, and in TMPDIR" {
+@test "the folders that a killed ddprun left are removed by the next step: in /tmp or TMPDIR, and in memory" {
   mkdir -m 1777 "$shared/tmp"
   local at node
   for at in '' "TMPDIR=$shared/tmp"; do
-    start env $at salloc -Q -w n0,n1 -N2 "$bin/ddprun" --nproc-per-node 1 --failure-grace 0 sh -c 'echo "UP $RANK"; exec sleep 98765'
+    start env $at salloc -Q -w n0,n1 -N2 "$bin/ddprun" --nproc-per-node 1 --max-restarts 1 --failure-grace 0 sh -c 'echo "UP $RANK"; exec sleep 98765'
     eventually 40 said 2 UP
     step=$("$cluster" run squeue -h -s -o %i | grep '\.[0-9]*$' | head -n 1)
     "$cluster" run scancel --signal=KILL "$step"
     finish
     for node in n0 n1; do eventually 30 no_ddprun $node; done # who still uses its folder keeps it
-    left=$(for node in n0 n1; do "$cluster" on $node env $at sh -c 'ls -d ${TMPDIR:-/tmp}/ddprun.* || true'; done)
-    [ -n "$left" ] || { echo "$output"; return 1; } # an agent that hears of another's death first removes its own
+    left=$(for node in n0 n1; do "$cluster" on $node env $at sh -c 'ls -d ${TMPDIR:-/tmp}/ddprun.* /dev/shm/ddprun.* || true'; done)
+    [[ $left == *"/dev/shm/"* ]] || { echo "$output"; return 1; } # an agent that hears of another's death first removes its own
     run on_ctl env $at srun --ddp -w n0,n1 -N2 sh -c '
-      for i in $(seq 300); do ls -d ${TMPDIR:-/tmp}/ddprun.* 2>/dev/null || exit 0; sleep 0.1; done; exit 1'
+      for i in $(seq 300); do ls -d ${TMPDIR:-/tmp}/ddprun.* /dev/shm/ddprun.* 2>/dev/null | grep . || exit 0; sleep 0.1; done; exit 1'
     succeeded
   done
 }

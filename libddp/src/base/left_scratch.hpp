@@ -16,6 +16,7 @@ namespace ddp::base {
 inline constexpr std::string_view kScratchPrefix = "ddprun.";
 inline constexpr std::size_t kScratchLetters = 6;
 inline constexpr const char* kScratchLock = "lock";
+inline constexpr const char* kMemoryFolder = "/dev/shm";  // some are there, the others in TMPDIR
 
 /// Removes the lock last, for the next one to try where this process is killed. Throws
 /// std::filesystem::filesystem_error.
