@@ -353,6 +353,8 @@ resize() { "${DDPRUN%/*}/ddp-info" resize "$@"; }
   [ -z "$(ls "$XDG_STATE_HOME/libddp/jobs")" ]
 }
 
+of_nobody() { [ "$(stat -c %u "/proc/$1")" = 65534 ]; }
+
 @test "ddp-info resize: jobs that are unknown, of fixed nodes, gone or another user's are one line each" {
   local jobs=$XDG_STATE_HOME/libddp/jobs
   run -1 resize nowhere:1 --nodes 2
@@ -366,7 +368,7 @@ resize() { "${DDPRUN%/*}/ddp-info" resize "$@"; }
   if [ "$(id -u)" -eq 0 ]; then
     setpriv --reuid 65534 --clear-groups sleep 60 3>&- &
     local other=$!
-    eventually 20 test "$(stat -c %u /proc/$other)" = 65534
+    eventually 20 of_nobody $other
     run -1 resize $other --nodes 2
     [[ $output == *"process $other belongs to nobody"*"users resize their own jobs only"* ]]
     kill $other
