@@ -97,7 +97,7 @@ def test_a_rank_that_waits_in_another_group_is_reported_with_its_operation():
     program = ("import libddp.horovod as hvd, torch; hvd.init()\n"
                "if hvd.rank() == 1: hvd._job.job().group.all_reduce(torch.ones(1)).wait()\n"
                "else: hvd.allreduce(torch.ones(1), name='layer.weight')\n")
-    done = run(BIN / "ddprun", "-n", 2, "--no-python", sys.executable, "-c", program, HOROVOD_STALL_SHUTDOWN_TIME_SECONDS="1")
+    done = run(BIN / "ddprun", "-n", 2, "--no-python", sys.executable, "-c", program, HOROVOD_STALL_SHUTDOWN_TIME_SECONDS="5")
     assert done.returncode == 1, done.stdout + done.stderr
     assert re.search(r"rank 1 .*has been in all_reduce #\d+ of group '[\w.]+' for \d+ s; it has submitted no named operation", done.stderr), done.stderr
 
