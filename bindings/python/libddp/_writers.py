@@ -171,9 +171,13 @@ class PrometheusWriter:
             file = os.memfd_create(_MEMORY, flags | _NOEXEC_SEAL)
         except OSError:
             file = os.memfd_create(_MEMORY, flags)
-        with os.fdopen(os.dup(file), "wb") as stream:
-            stream.write(content)
-        fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE)
+        try:
+            with os.fdopen(os.dup(file), "wb") as stream:
+                stream.write(content)
+            fcntl.fcntl(file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE)
+        except BaseException:  # no memory, no descriptor: what was written before stays
+            os.close(file)
+            raise
         return file
 
     def close(self) -> None:
