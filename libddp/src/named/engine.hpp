@@ -123,7 +123,7 @@ class Engine final : public StarUser, public std::enable_shared_from_this<Engine
   Key last_key_;  ///< of what this rank has submitted last
   std::optional<Pending::Time> last_since_;
   std::optional<Pending::Time> reported_;
-  std::unique_ptr<Inquiry> inquiry_;  ///< under way
+  std::shared_ptr<Inquiry> inquiry_;  ///< under way
   std::uint64_t inquiries_ = 0;
   bool answers_ = false;  ///< `answering_` is at it
   std::thread answering_;

@@ -101,7 +101,7 @@ std::optional<Deadline> Engine::report_stalls(const Lock& lock) {
 }
 
 void Engine::ask(const Lock& lock, const std::set<int>& ranks) {
-  inquiry_ = std::make_unique<Inquiry>();
+  inquiry_ = std::make_shared<Inquiry>();
   inquiry_->number = ++inquiries_;
   inquiry_->due = ranks;
   const auto& world = parent_.global_ranks();
