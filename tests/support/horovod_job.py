@@ -7,10 +7,12 @@ Each rank prints "CHECKED <name> <rank>" after each check that held; what does n
 
 import os
 import random
+import re
 import signal
 import sys
 import threading
 import time
+from pathlib import Path
 
 import libddp.horovod as hvd
 import torch
@@ -55,6 +57,21 @@ def operations(rank, size):
     sparse = torch.sparse_coo_tensor([[rank, size]], [1.0, 2.0], (size + 1,))
     assert hvd.sparse_allreduce_async(sparse, name="rows", op=hvd.Sum)().to_dense().tolist() == [1.0] * size + [2.0 * size]
     hvd.barrier()
+
+
+@check
+def idle(rank, size):
+    """Who waits for nothing hardly wakes up: at most 20 times in 10 s, of all threads."""
+    def wake_ups():
+        return sum(int(re.search(r"^voluntary_ctxt_switches:\s*(\d+)", (thread / "status").read_text(), re.MULTILINE)[1])
+                   for thread in Path("/proc/self/task").iterdir())
+
+    hvd.allreduce(torch.ones(1), name="before idleness")
+    hvd.barrier()
+    time.sleep(0.5)
+    before = wake_ups()
+    time.sleep(6)
+    assert wake_ups() - before <= 12
 
 
 @check

@@ -9,7 +9,7 @@ namespace ddp {
 
 /// The steady clock minus the time in which this process was stopped: by SIGSTOP, by a debugger, or by Slurm, which
 /// stops whole jobs (gang scheduling, scontrol suspend). A deadline thus does not pass while the process cannot act. Up
-/// to 0.75 s of a stop may count. Stops are noticed while the process has a World or a process group. Thread-safe.
+/// to 1.15 s of a stop may count. Stops are noticed while the process has a World or a process group. Thread-safe.
 class RunningClock {
  public:
   /// @{

@@ -20,7 +20,7 @@ namespace {
 using Steady = std::chrono::steady_clock;
 using Ticks = Steady::duration::rep;
 
-constexpr Steady::duration kTick = std::chrono::milliseconds(250);
+constexpr Steady::duration kTick = std::chrono::milliseconds(650);  // a process that waits should hardly wake up
 /// A thread that others keep from a processor comes to it within this time. What is longer is a stop.
 constexpr Steady::duration kTolerance = std::chrono::milliseconds(500);
 /// After a stop the thread that notes it runs as soon as all others do.

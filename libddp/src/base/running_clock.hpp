@@ -1,4 +1,4 @@
-// Makes RunningClock notice that this process was stopped: a thread says several times a second that it runs.
+// Makes RunningClock notice that this process was stopped: a thread says again and again that it runs.
 #pragma once
 
 namespace ddp::base {
