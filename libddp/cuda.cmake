@@ -4,8 +4,7 @@ if(DDP_WITH_CUDA)
   add_library(ddp_cuda STATIC
     src/cuda/context.cpp
     src/cuda/driver.cpp
-    src/cuda/stream.cpp
-    src/cuda/memory.cpp)
+    src/cuda/stream.cpp)
   ddp_use_precompiled_headers(ddp_cuda)
   target_include_directories(ddp_cuda PUBLIC include src)
   target_link_libraries(ddp_cuda PUBLIC ddp_cuda_headers fmt::fmt ${CMAKE_DL_LIBS} PRIVATE ddp_options)

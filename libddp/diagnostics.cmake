@@ -8,7 +8,6 @@ ddp_add_component(stacks
 
 # Who hangs in a job, and its metrics: for programs, no part of libddp.so.
 add_library(ddp_hang STATIC
-  src/diagnostics/hang/facts_wire.cpp
   src/diagnostics/hang/hang_inquiry.cpp
   src/diagnostics/hang/hang_judge.cpp
   src/diagnostics/hang/hang_report.cpp
@@ -25,7 +24,6 @@ target_link_libraries(ddp_hang PUBLIC ddp_stacks ddp_flight ddp_base PRIVATE nlo
 add_library(ddp_metrics STATIC
   src/diagnostics/metrics/event_log.cpp
   src/diagnostics/metrics/metrics_endpoint.cpp
-  src/diagnostics/metrics/job_progress.cpp
   src/diagnostics/metrics/metrics_page.cpp
   src/diagnostics/metrics/training_metrics.cpp
   src/diagnostics/metrics/watched_ranks.cpp)

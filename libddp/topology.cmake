@@ -27,7 +27,6 @@ ddp_add_component(network
 
 ddp_add_component(placement
   SOURCES
-    src/topology/placement/affinity_mask.cpp
     src/topology/placement/core_pools.cpp
     src/topology/placement/balanced_assignment.cpp
     src/topology/placement/binding.cpp

@@ -11,6 +11,5 @@ ddp_add_component(training
     src/training/metric_set.cpp
     src/training/folder_owner.cpp
     src/training/saver.cpp
-    src/training/shard_index.cpp
   NEEDS reducer collectives base
   LIBRARIES PkgConfig::SODIUM)

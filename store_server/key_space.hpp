@@ -11,7 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "store_server/store_limits.hpp"
+#include "store_server/store_key.hpp"
 #include "store_server/store_protocol.hpp"
 
 namespace ddp::store_server {

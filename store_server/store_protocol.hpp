@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "store_server/store_limits.hpp"
+#include "store_server/store_key.hpp"
 
 namespace ddp::store_server {
 

@@ -12,7 +12,6 @@
 
 #include "store_server/peer_address.hpp"
 #include "store_server/store_key.hpp"
-#include "store_server/store_limits.hpp"
 #include "stream/listening.hpp"
 
 namespace ddp::store_server {

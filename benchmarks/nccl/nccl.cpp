@@ -23,8 +23,8 @@
 #include <ddp/ddp.hpp>
 
 #include "collectives/nccl/nccl_library.hpp"
+#include "cuda/context.hpp"
 #include "cuda/driver.hpp"
-#include "cuda/memory.hpp"
 #include "cuda/stream.hpp"
 
 namespace {

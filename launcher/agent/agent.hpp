@@ -12,7 +12,7 @@
 
 #include "agent/attempt_process.hpp"
 #include "agent/input_feed.hpp"
-#include "agent/node_job.hpp"
+#include "agent/job_layout.hpp"
 #include "agent/node_metrics.hpp"
 #include "agent/step_signals.hpp"
 #include "base/process.hpp"

@@ -21,8 +21,8 @@
 #include "outcome/exit_error.hpp"
 #include "placement/network_choice.hpp"
 #include "pmix_server/scratch_directory.hpp"
-#include "workers/before_program.hpp"
 #include "workers/orphans.hpp"
+#include "workers/spawn.hpp"
 #include "workers/worker_environment.hpp"
 #include "workers/worker_group.hpp"
 

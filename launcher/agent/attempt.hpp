@@ -13,7 +13,6 @@
 
 #include "agent/change_folder.hpp"
 #include "agent/job_layout.hpp"
-#include "agent/node_job.hpp"
 #include "agent/step_signals.hpp"
 #include "agent/trace_gatherer.hpp"
 #include "control/connection.hpp"

@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "agent/node_job.hpp"
+#include "agent/job_layout.hpp"
 #include "base/process.hpp"
 #include "control/connection.hpp"
 

@@ -12,7 +12,7 @@
 
 #include <ddp/bytes.hpp>
 
-#include "diagnostics/metrics/job_progress.hpp"
+#include "diagnostics/metrics/metrics_page.hpp"
 #include "outcome/job_outcome.hpp"
 
 namespace ddp::launcher::control {

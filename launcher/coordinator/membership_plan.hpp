@@ -16,7 +16,7 @@
 
 #include "control/messages.hpp"
 #include "options/launch_options.hpp"
-#include "outcome/roster_change.hpp"
+#include "outcome/job_outcome.hpp"
 
 namespace ddp::launcher {
 

@@ -11,7 +11,7 @@
 #include "base/env_table.hpp"
 #include "control/handshake.hpp"
 #include "launch/launch_role.hpp"
-#include "launch/rendezvous_point.hpp"
+#include "launch/rendezvous_proof.hpp"
 #include "options/launch_options.hpp"
 
 namespace ddp::launcher {

@@ -1,9 +1,11 @@
 // How ddpruns that are started by hand prove to each other that one user has started them.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <ddp/error.hpp>
 
@@ -12,6 +14,21 @@
 #include "stream/secret.hpp"
 
 namespace ddp::launcher {
+
+// Where the coordinator of a job is, and the secret that proves who may talk to it.
+
+/// Where the coordinator is.
+struct RendezvousPoint {
+  std::vector<std::string> addresses{};  ///< numeric or names, best first
+  std::uint16_t port = 0;
+  control::Secret secret;
+  std::string host{};  ///< the coordinator's, for messages; empty: not known
+
+  /// For an environment variable: "addr,addr;port;secret;host", the last part optional. decode() throws
+  /// Error(invalid_argument).
+  std::string encode() const;
+  static RendezvousPoint decode(const std::string& text);
+};
 
 inline constexpr const char* kPhraseVariable = "DDP_RDZV_SECRET";
 

@@ -14,7 +14,6 @@
 #include "base/socket.hpp"
 #include "control/handshake.hpp"
 #include "launch/job_file.hpp"
-#include "launch/rendezvous_point.hpp"
 #include "launch/rendezvous_proof.hpp"
 
 namespace ddp::launcher {

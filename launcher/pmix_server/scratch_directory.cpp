@@ -19,8 +19,8 @@
 #include <fmt/format.h>
 
 #include "base/errors.hpp"
+#include "base/files.hpp"
 #include "base/host_name.hpp"
-#include "base/left_scratch.hpp"
 #include "base/log.hpp"
 
 namespace ddp::launcher {

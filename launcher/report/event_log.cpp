@@ -1,7 +1,7 @@
 #include "report/event_log.hpp"
 
 #include "report/outcome_json.hpp"
-#include "report/seconds.hpp"
+#include "report/report_lines.hpp"
 
 namespace ddp::launcher {
 namespace {

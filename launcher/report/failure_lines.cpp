@@ -4,6 +4,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <set>
 #include <string_view>
 
@@ -16,6 +17,7 @@
 #include "base/errors.hpp"
 #include "base/process.hpp"
 #include "outcome/error_file.hpp"
+#include "report/report_lines.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -185,6 +187,49 @@ void add_named_ranks(ReportLines& lines, int number, const GroupVerdict& verdict
   std::string names = format_ranks(verdict.ranks);
   lines.field(verdict.ranks.size() == 1 ? "rank" : "ranks", names.substr(names.find(' ') + 1));
   lines.field("end", "did not fail by itself; the errors below say what it did");
+}
+
+namespace {
+
+using diagnostics::RankStacks;
+using diagnostics::StackGroup;
+using diagnostics::StackNote;
+
+constexpr std::size_t kMostShown = 16;
+constexpr std::size_t kMostBytes = 6144;
+constexpr std::size_t kMostHosts = 8;
+
+/// The main thread comes first, so that the rest is left out.
+std::string first_lines(const std::string& text) {
+  if (text.size() <= kMostBytes) return text;
+  const std::size_t end = text.rfind('\n', kMostBytes);
+  const std::size_t kept = end == std::string::npos ? kMostBytes : end;
+  return fmt::format("{}\n... {} more bytes (--report-json has them)", text.substr(0, kept), text.size() - kept);
+}
+
+std::string hosts_of(const StackNote& note) {
+  const auto shown = static_cast<std::ptrdiff_t>(std::min(note.hosts.size(), kMostHosts));
+  std::string text = fmt::format("{}", fmt::join(note.hosts.begin(), note.hosts.begin() + shown, ", "));
+  if (note.hosts.size() > kMostHosts) text += fmt::format(" and {} more nodes", note.hosts.size() - kMostHosts);
+  return text;
+}
+
+}  // namespace
+
+std::string stack_lines(const RankStacks& stacks) {
+  if (stacks.empty()) return {};
+  ReportLines lines;
+  lines.add("ddprun: where the ranks stood before they were ended:");
+  const std::size_t shown = std::min(stacks.groups.size(), kMostShown);
+  for (std::size_t i = 0; i < shown; ++i) {
+    const StackGroup& group = stacks.groups[i];
+    lines.add("  {} ({}):", format_ranks(group.ranks), group.tool);
+    lines.indented("    ", first_lines(group.text));
+  }
+  if (shown < stacks.groups.size())
+    lines.add("  ... and {} more stacks (--report-json has all)", stacks.groups.size() - shown);
+  for (const StackNote& note : stacks.notes) lines.add("  {}: {}", hosts_of(note), note.text);
+  return lines.text();
 }
 
 }  // namespace ddp::launcher

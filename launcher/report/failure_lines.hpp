@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "diagnostics/stacks/stack_gatherer.hpp"
 #include "outcome/job_outcome.hpp"
 #include "report/report_lines.hpp"
 
@@ -33,5 +34,10 @@ void add_equal_failures(ReportLines& lines, int number, std::span<const RankFail
 
 /// Ranks that others name, and that had to be ended.
 void add_named_ranks(ReportLines& lines, int number, const GroupVerdict& verdict);
+
+// The part of the report that says where the ranks stood.
+
+/// At most 16 different stacks, each shortened, and notes; empty without any.
+std::string stack_lines(const diagnostics::RankStacks& stacks);
 
 }  // namespace ddp::launcher

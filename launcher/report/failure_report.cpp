@@ -14,8 +14,6 @@
 #include "base/process.hpp"
 #include "report/failure_lines.hpp"
 #include "report/report_lines.hpp"
-#include "report/seconds.hpp"
-#include "report/stack_lines.hpp"
 
 namespace ddp::launcher {
 namespace {

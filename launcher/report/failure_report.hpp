@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "outcome/job_outcome.hpp"
-#include "outcome/roster_change.hpp"
 
 namespace ddp::launcher {
 

@@ -7,7 +7,7 @@
 
 #include "base/files.hpp"
 #include "report/outcome_json.hpp"
-#include "report/seconds.hpp"
+#include "report/report_lines.hpp"
 
 namespace ddp::launcher {
 

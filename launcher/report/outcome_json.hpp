@@ -7,7 +7,6 @@
 
 #include "diagnostics/metrics/event_log.hpp"
 #include "outcome/job_outcome.hpp"
-#include "outcome/roster_change.hpp"
 
 namespace ddp::launcher {
 

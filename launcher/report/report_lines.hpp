@@ -1,6 +1,7 @@
 // The lines of a failure report in torchrun's look: borders, and fields whose further lines are indented.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <string>
 #include <string_view>
@@ -38,5 +39,9 @@ std::string shortened(std::string_view text, std::size_t limit);
 
 /// "1 rank", "2 ranks".
 std::string plural(int count, std::string_view noun);
+
+// Durations as reports give them: in seconds, with fractions.
+
+inline double seconds(std::chrono::milliseconds duration) { return std::chrono::duration<double>(duration).count(); }
 
 }  // namespace ddp::launcher

@@ -10,6 +10,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <climits>
+#include <filesystem>
+#include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -17,7 +20,7 @@
 #include "base/log.hpp"
 #include "base/socket.hpp"
 #include "outcome/exit_error.hpp"
-#include "topology/placement/affinity_mask.hpp"
+#include "topology/placement/rank_resources.hpp"
 
 #ifndef CLOSE_RANGE_CLOEXEC
 #define CLOSE_RANGE_CLOEXEC (1U << 2)
@@ -231,6 +234,29 @@ SpawnedProcess StartingWorker::confirm(Deadline deadline) {
   report_.reset();
   const pid_t pid = process_.pid();
   return {.pid = pid, .pidfd = process_.release()};
+}
+
+}  // namespace ddp::launcher
+
+namespace ddp::launcher {
+
+std::string find_ddp_info() {
+  std::error_code ignored;
+  const auto own = std::filesystem::read_symlink("/proc/self/exe", ignored);
+  const std::string path = (own.parent_path() / "ddp-info").string();
+  if (::access(path.c_str(), X_OK) == 0) return path;
+  throw ExitError{kExitNotFound,
+                  {.code = ErrorCode::not_found,
+                   .attempted = "preparing --dump-env",
+                   .cause = fmt::format("{} is missing", path),
+                   .hint = "install ddp-info beside ddprun, or leave the option out"}};
+}
+
+void dump_environment_first(SpawnRequest& request, const std::string& ddp_info, const std::string& destination) {
+  std::vector<std::string> words{"ddp-info", "before", "--dump", destination, "--", request.path};
+  words.insert(words.end(), request.arguments.begin(), request.arguments.end());
+  request.arguments = std::move(words);
+  request.path = ddp_info;
 }
 
 }  // namespace ddp::launcher

@@ -30,7 +30,7 @@
 
 #include "agent/node_metrics.hpp"
 #include "base/errors.hpp"
-#include "base/left_scratch.hpp"
+#include "base/files.hpp"
 #include "base/library_thread.hpp"
 #include "base/log.hpp"
 #include "base/socket.hpp"

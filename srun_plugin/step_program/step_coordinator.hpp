@@ -17,7 +17,7 @@
 #include "coordinator/agent_links.hpp"
 #include "coordinator/supervisor.hpp"
 #include "diagnostics/hang/hang_inquiry.hpp"
-#include "diagnostics/metrics/job_progress.hpp"
+#include "diagnostics/metrics/metrics_page.hpp"
 #include "report/event_log.hpp"
 #include "step_program/last_words.hpp"
 #include "store_server/store_server.hpp"

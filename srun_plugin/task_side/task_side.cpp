@@ -25,7 +25,6 @@
 #include "base/slurm_step.hpp"
 #include "base/torchrun_environment.hpp"
 #include "task_side/node_questions.hpp"
-#include "topology/placement/affinity_mask.hpp"
 #include "topology/placement/rank_resources.hpp"
 
 namespace ddp::srun_plugin {

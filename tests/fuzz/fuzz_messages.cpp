@@ -6,10 +6,10 @@
 #include <span>
 #include <tuple>
 
-#include "collectives/group_status.hpp"
 #include "collectives/host/rank_address.hpp"
 #include "collectives/nccl/rank_report.hpp"
-#include "collectives/shm/join_socket.hpp"
+#include "collectives/operation_log.hpp"
+#include "collectives/shm/endpoint.hpp"
 #include "collectives/tcp/frame.hpp"
 #include "collectives/tcp/handshake.hpp"
 #include "control/message_fields.hpp"

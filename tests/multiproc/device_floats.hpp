@@ -11,7 +11,6 @@
 
 #include "cuda/context.hpp"
 #include "cuda/driver.hpp"
-#include "cuda/memory.hpp"
 #include "cuda/stream.hpp"
 
 namespace ddp::test {

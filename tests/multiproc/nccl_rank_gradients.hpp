@@ -17,7 +17,6 @@
 
 #include "cuda/context.hpp"
 #include "cuda/driver.hpp"
-#include "cuda/memory.hpp"
 #include "cuda/stream.hpp"
 
 namespace ddp::test {

@@ -17,11 +17,11 @@
 
 #include <fmt/format.h>
 
+#include "../command/output.hpp"
 #include "base/library_search.hpp"
 #include "base/unique_fd.hpp"
-#include "command/program_output.hpp"
-#include "doctor/collect.hpp"
 #include "doctor/collect_libraries.hpp"
+#include "examination.hpp"
 #include "topology/inventory/sysfs.hpp"
 
 namespace ddp::tools::doctor {

@@ -16,7 +16,7 @@
 #include "base/library_search.hpp"
 #include "base/unique_fd.hpp"
 #include "diagnostics/environment/nccl_file.hpp"
-#include "doctor/collect.hpp"
+#include "examination.hpp"
 #include "topology/inventory/sysfs.hpp"
 
 namespace ddp::tools::doctor {

@@ -20,14 +20,14 @@
 #include <ddp/error.hpp>
 #include <ddp/version.hpp>
 
+#include "../command/output.hpp"
 #include "base/cgroup_limits.hpp"
 #include "base/library_search.hpp"
 #include "base/socket.hpp"
 #include "base/unique_fd.hpp"
-#include "command/program_output.hpp"
 #include "diagnostics/environment/redaction.hpp"
-#include "doctor/collect.hpp"
 #include "doctor/facts.hpp"
+#include "examination.hpp"
 #include "topology/inventory/sysfs.hpp"
 #include "topology/placement/visible_devices.hpp"
 

@@ -17,9 +17,9 @@
 #include "base/message.hpp"
 #include "command/job_surroundings.hpp"
 #include "diagnostics/environment/environment_dump.hpp"
-#include "doctor/collect.hpp"
 #include "doctor/facts_fields.hpp"
 #include "doctor/nccl_network.hpp"
+#include "examination.hpp"
 
 namespace ddp::tools::doctor {
 namespace {

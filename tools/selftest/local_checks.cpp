@@ -18,7 +18,7 @@
 #include <ddp/deadline.hpp>
 #include <ddp/version.hpp>
 
-#include "command/program_output.hpp"
+#include "../command/output.hpp"
 
 namespace ddp::selftest {
 namespace {

@@ -11,6 +11,11 @@
 
 namespace ddp::base {
 
+// What set_python_prefix() was given.
+
+/// Empty: nothing yet. Thread-safe.
+std::string python_prefix();
+
 // Where the dynamic loader would find a library, without loading it.
 
 struct FoundLibrary {

@@ -3,10 +3,12 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <bit>
@@ -15,6 +17,7 @@
 #include <cstdint>
 
 #include "base/errors.hpp"
+#include "base/log.hpp"
 
 namespace ddp::base {
 namespace {
@@ -80,6 +83,29 @@ void WakeEvent::ring() const noexcept {
 void WakeEvent::clear() const noexcept {
   std::uint64_t count = 0;
   [[maybe_unused]] const ssize_t size = ::read(fd_.get(), &count, sizeof count);
+}
+
+namespace {
+
+/// For what the program opens meanwhile.
+constexpr rlim_t kSpare = 64;
+
+}  // namespace
+
+void allow_open_files(std::size_t more) noexcept {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= limit.rlim_max) return;
+  // the lowest number that is free: as many are open, but for gaps
+  const UniqueFd next(::open("/dev/null", O_RDONLY | O_CLOEXEC));
+  const rlim_t open = next ? static_cast<rlim_t>(next.get()) : limit.rlim_cur;
+  const rlim_t needed = open + more + kSpare;
+  if (limit.rlim_cur >= needed) return;
+  const rlim_t before = limit.rlim_cur;
+  limit.rlim_cur = std::min(needed, limit.rlim_max);
+  if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) return;  // then whoever opens one too many says so
+  log(LogLevel::info,
+      "raised this process's limit of open files from {} to {}: {} are open, and its groups may need {}", before,
+      limit.rlim_cur, open, more);
 }
 
 }  // namespace ddp::base

@@ -17,7 +17,6 @@
 
 #include "collectives/failure_inquest.hpp"
 #include "collectives/group_members.hpp"
-#include "collectives/group_status.hpp"
 #include "collectives/operation_log.hpp"
 
 namespace ddp::collectives {

@@ -10,7 +10,7 @@
 #include <ddp/operation.hpp>
 
 #include "collectives/group_members.hpp"
-#include "collectives/group_status.hpp"
+#include "collectives/operation_log.hpp"
 
 namespace ddp::collectives {
 

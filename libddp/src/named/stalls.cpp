@@ -11,10 +11,10 @@
 #include <fmt/ranges.h>
 
 #include "base/files.hpp"
+#include "base/library_search.hpp"
 #include "base/library_thread.hpp"
 #include "base/log.hpp"
 #include "base/message.hpp"
-#include "base/python_prefix.hpp"
 #include "diagnostics/stacks/proc_stack.hpp"
 #include "diagnostics/stacks/stack_tools.hpp"
 #include "flight/flight_memory.hpp"

@@ -13,7 +13,6 @@
 #include "base/message.hpp"
 #include "training/checkpoint_copies.hpp"
 #include "training/checkpoint_folder.hpp"
-#include "training/checkpoint_restore.hpp"
 #include "training/folder_owner.hpp"
 #include "training/object_collectives.hpp"
 

@@ -22,7 +22,6 @@
 #include "base/log.hpp"
 #include "base/message.hpp"
 #include "training/checkpoint_folder.hpp"
-#include "training/checkpoint_restore.hpp"
 #include "training/object_collectives.hpp"
 
 namespace ddp::training {

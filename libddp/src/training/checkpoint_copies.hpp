@@ -13,6 +13,7 @@
 #include <ddp/deadline.hpp>
 #include <ddp/process_group.hpp>
 
+#include "training/checkpoint_folder.hpp"
 #include "training/checkpoint_manifest.hpp"
 
 namespace ddp::training {
@@ -32,5 +33,19 @@ void keep_copies(ProcessGroup& group, Deadline deadline, const std::string& fold
 std::optional<Restored> restore_copies(ProcessGroup& group, const std::string& folder,
                                        std::span<const NamedTensor> tensors, std::optional<std::int64_t> step,
                                        Deadline deadline);
+
+// A checkpoint of which all ranks know the manifest is brought into their tensors, from whatever folder has its files.
+
+/// The file of @p rank; where rank 0 has saved for all, there is only that of 0.
+ShardOrigin origin_of(const CheckpointManifest& manifest, int rank);
+
+struct CheckpointSource {
+  CheckpointManifest manifest;
+  int rank = 0;  ///< that reads what rank 0 has saved for all
+};
+
+/// Collective. Verifies, then reads, as Checkpoints::restore() does.
+Restored restore_from(ProcessGroup& group, const CheckpointFolder& folder, const CheckpointSource& source,
+                      std::span<const NamedTensor> tensors, Deadline deadline);
 
 }  // namespace ddp::training

@@ -1,5 +1,5 @@
 // The soft limit of open files follows what is needed, within the hard one.
-#include "base/open_file_limit.hpp"
+#include "base/unique_fd.hpp"
 
 #include <fcntl.h>
 #include <sys/resource.h>

@@ -1,5 +1,5 @@
 // The messages between members of a group.
-#include "collectives/group_status.hpp"
+#include "collectives/operation_log.hpp"
 
 #include "support/message_check.hpp"
 

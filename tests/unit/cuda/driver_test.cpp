@@ -14,7 +14,6 @@
 
 #include "cuda/context.hpp"
 #include "cuda/driver.hpp"
-#include "cuda/memory.hpp"
 #include "cuda/stream.hpp"
 #include "support/checkout.hpp"
 #include "support/error_of.hpp"

@@ -5,7 +5,6 @@
 
 #include "cuda/context.hpp"
 #include "cuda/driver.hpp"
-#include "cuda/memory.hpp"
 #include "cuda/stream.hpp"
 #include "kernels/device/device_executor.hpp"
 #include "support/cuda_under_test.hpp"

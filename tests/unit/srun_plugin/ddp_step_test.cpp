@@ -18,7 +18,6 @@
 #include "base/unique_fd.hpp"
 #include "support/checkout.hpp"
 #include "task_side/node_questions.hpp"
-#include "topology/placement/affinity_mask.hpp"
 #include "topology/placement/rank_resources.hpp"
 
 namespace ddp::srun_plugin::test {

@@ -12,7 +12,7 @@
 #include "spank_host_run.hpp"
 #include "srun_side/plugin_options.hpp"
 #include "support/checkout.hpp"
-#include "topology/placement/affinity_mask.hpp"
+#include "topology/placement/rank_resources.hpp"
 #include "workers/worker_environment.hpp"
 
 namespace ddp::srun_plugin {

@@ -16,7 +16,7 @@
 #include "collectives/nccl/communicator.hpp"
 #include "collectives/nccl/nccl_calls.hpp"
 #include "collectives/nccl/registered_memory.hpp"
-#include "cuda/memory.hpp"
+#include "cuda/context.hpp"
 #include "cuda/stream.hpp"
 
 namespace ddp::collectives::nccl {

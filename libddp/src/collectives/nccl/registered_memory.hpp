@@ -15,8 +15,8 @@
 #include <ddp/operation.hpp>
 
 #include "collectives/nccl/communicator.hpp"
+#include "cuda/context.hpp"
 #include "cuda/driver.hpp"
-#include "cuda/memory.hpp"
 #include "cuda/stream.hpp"
 
 namespace ddp::collectives::nccl {

@@ -13,7 +13,7 @@
 
 #include "base/errors.hpp"
 #include "base/socket.hpp"
-#include "collectives/shm/join_socket.hpp"
+#include "collectives/shm/endpoint.hpp"
 
 namespace ddp::collectives::shm {
 namespace {

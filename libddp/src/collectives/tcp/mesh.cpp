@@ -16,7 +16,7 @@
 
 #include "base/errors.hpp"
 #include "base/message.hpp"
-#include "base/open_file_limit.hpp"
+#include "base/unique_fd.hpp"
 #include "collectives/tcp/context.hpp"
 
 namespace ddp::collectives::tcp {

@@ -18,9 +18,11 @@
 
 #include "base/host_name.hpp"
 #include "base/library_thread.hpp"
+#include "base/message.hpp"
 #include "base/unique_fd.hpp"
 #include "diagnostics/hang/nccl_ras.hpp"
 #include "diagnostics/hang/proc_file.hpp"
+#include "diagnostics/hang/rank_facts.hpp"
 #include "diagnostics/hang/torch_recorder.hpp"
 #include "diagnostics/stacks/proc_stack.hpp"
 #include "flight/flight_view.hpp"
@@ -172,5 +174,11 @@ std::optional<HostFacts> RankObserver::take() {
   if (!deadline_.expired()) return std::nullopt;
   return HostFacts{.host = host_, .notes = {"/proc did not answer in time: ps -eo pid,stat,wchan shows D"}};
 }
+
+// Facts of a host on their way to the process that judges the job.
+
+Bytes encode(const HostFacts& facts) { return base::encode(facts); }
+
+HostFacts decode_host_facts(std::span<const std::byte> bytes) { return base::decode<HostFacts>(bytes); }
 
 }  // namespace ddp::diagnostics

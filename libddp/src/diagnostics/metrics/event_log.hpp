@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "base/unique_fd.hpp"
-#include "diagnostics/metrics/job_progress.hpp"
+#include "diagnostics/metrics/metrics_page.hpp"
 
 namespace ddp::diagnostics {
 

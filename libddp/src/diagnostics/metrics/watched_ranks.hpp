@@ -14,7 +14,6 @@
 
 #include <ddp/deadline.hpp>
 
-#include "diagnostics/metrics/job_progress.hpp"
 #include "diagnostics/metrics/metrics_page.hpp"
 #include "diagnostics/metrics/training_metrics.hpp"
 #include "flight/flight_view.hpp"

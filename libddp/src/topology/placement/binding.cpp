@@ -16,7 +16,7 @@
 #include <ddp/topology.hpp>
 
 #include "base/errors.hpp"
-#include "topology/placement/affinity_mask.hpp"
+#include "topology/placement/rank_resources.hpp"
 
 namespace ddp {
 namespace {

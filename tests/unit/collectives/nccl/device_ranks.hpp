@@ -8,8 +8,8 @@
 #include <stdexcept>
 
 #include "collectives/nccl/nccl_backend.hpp"
+#include "cuda/context.hpp"
 #include "cuda/driver.hpp"
-#include "cuda/memory.hpp"
 #include "cuda/stream.hpp"
 #include "support/checkout.hpp"
 #include "support/fake_cuda/fake_cuda.hpp"

@@ -18,7 +18,6 @@
 #include "base/process.hpp"
 #include "base/unique_fd.hpp"
 #include "collectives/shm/endpoint.hpp"
-#include "collectives/shm/join_socket.hpp"
 #include "collectives/shm/shm_backend.hpp"
 #include "support/error_of.hpp"
 #include "unit/collectives/backend_ranks.hpp"

@@ -12,7 +12,7 @@
 
 #include <ddp/error.hpp>
 
-#include "collectives/shm/join_socket.hpp"
+#include "collectives/shm/endpoint.hpp"
 #include "collectives/shm/segment_layout.hpp"
 #include "collectives/shm/shm_backend.hpp"
 #include "support/message_check.hpp"

@@ -1,5 +1,5 @@
 // A line of the event log from what nodes tell of their ranks.
-#include "diagnostics/metrics/job_progress.hpp"
+#include "diagnostics/metrics/metrics_page.hpp"
 
 #include <gtest/gtest.h>
 

@@ -22,7 +22,7 @@
 
 #include <ddp/error.hpp>
 
-#include "base/left_scratch.hpp"
+#include "base/files.hpp"
 
 namespace ddp::launcher {
 namespace {

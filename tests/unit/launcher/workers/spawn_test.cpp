@@ -24,7 +24,7 @@
 #include "outcome/exit_error.hpp"
 #include "support/error_of.hpp"
 #include "support/left_children.hpp"
-#include "topology/placement/affinity_mask.hpp"
+#include "topology/placement/rank_resources.hpp"
 
 namespace ddp::launcher {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <ddp/topology.hpp>
 
-#include "doctor/collect.hpp"
+#include "doctor/examination.hpp"
 #include "support/checkout.hpp"
 #include "unit/tools/doctor/healthy_job.hpp"
 #include "unit/topology/fake_root.hpp"

@@ -6,7 +6,6 @@
 #include <ddp/error.hpp>
 
 #include "base/socket.hpp"
-#include "doctor/collect.hpp"
 #include "doctor/examination.hpp"
 #include "doctor/facts_fields.hpp"
 #include "doctor/nccl_network.hpp"

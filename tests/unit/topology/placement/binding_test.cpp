@@ -13,7 +13,7 @@
 #include <ddp/topology.hpp>
 
 #include "support/error_of.hpp"
-#include "topology/placement/affinity_mask.hpp"
+#include "topology/placement/rank_resources.hpp"
 
 namespace ddp {
 namespace {
