@@ -1,6 +1,5 @@
 // Completions for zsh and fish. Both shells match options and values themselves, so that a line for each option is
 // enough.
-#include <algorithm>
 #include <cctype>
 #include <string>
 #include <string_view>

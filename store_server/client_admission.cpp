@@ -16,8 +16,6 @@
 namespace ddp::store_server {
 namespace {
 
-using base::LogLevel;
-
 /// In bytes, of one witness: hundreds of questions.
 constexpr std::size_t kMostUnreadQuestions = std::size_t{64} << 10U;
 
@@ -89,7 +87,7 @@ void StoreServer::Impl::read_witness(Connection& connection) {
   try {
     hear_witness(connection);
   } catch (const Error& error) {
-    base::log(LogLevel::info, "TCPStore server: {} is not a witness of this job: {}", connection.peer.text(),
+    base::log(base::LogLevel::info, "TCPStore server: {} is not a witness of this job: {}", connection.peer.text(),
               error.cause());
     drop(connection, "not a witness of this job");
   }

@@ -17,7 +17,6 @@
 #include "base/library_thread.hpp"
 #include "base/log.hpp"
 #include "store_server/store_server_impl.hpp"
-#include "stream/listening.hpp"
 
 namespace ddp::store_server {
 namespace {

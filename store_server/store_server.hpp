@@ -49,8 +49,7 @@ class StoreServer {
  public:
   /// Throws Error: system (cannot listen), invalid_argument (address not numeric, range malformed).
   explicit StoreServer(const StoreServerOptions& options);
-  StoreServer(const StoreServer&) = delete;
-  StoreServer& operator=(const StoreServer&) = delete;
+  StoreServer& operator=(StoreServer&&) = delete;
   ~StoreServer();
 
   std::uint16_t port() const;

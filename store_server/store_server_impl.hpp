@@ -110,8 +110,7 @@ bool is_established(int fd) noexcept;
 struct StoreServer::Impl final : private Outboxes {
   explicit Impl(const StoreServerOptions& given);
   Impl(const StoreServerOptions& given, stream::Listeners listeners);
-  Impl(const Impl&) = delete;
-  Impl& operator=(const Impl&) = delete;
+  Impl& operator=(Impl&&) = delete;
   ~Impl() override;
 
   /// Received per call: more than most requests; a value of 8 MiB takes 128 calls.

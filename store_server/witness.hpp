@@ -20,8 +20,7 @@ class Witness {
   /// connections reach the store from another address, which the cause names), peer_lost, timeout, conflict (who
   /// listens there does not know the key).
   Witness(const std::string& address, std::uint16_t port, const StoreKey& key, Deadline deadline);
-  Witness(const Witness&) = delete;
-  Witness& operator=(const Witness&) = delete;
+  Witness& operator=(Witness&&) = delete;
   ~Witness();
 
   /// Returns when the store has ended; at once where it needs no witness.

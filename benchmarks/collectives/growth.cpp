@@ -8,7 +8,6 @@
 #include <cstdio>
 #include <exception>
 #include <fstream>
-#include <functional>
 #include <set>
 #include <sstream>
 #include <string>

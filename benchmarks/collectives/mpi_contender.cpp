@@ -22,8 +22,7 @@ class MpiContender final : public Contender {
     check(MPI_Comm_rank(MPI_COMM_WORLD, &rank_));
     check(MPI_Comm_size(MPI_COMM_WORLD, &ranks_));
   }
-  MpiContender(const MpiContender&) = delete;
-  MpiContender& operator=(const MpiContender&) = delete;
+  MpiContender& operator=(MpiContender&&) = delete;
   ~MpiContender() override { MPI_Finalize(); }
 
   int rank() const override { return rank_; }

@@ -71,8 +71,7 @@ class Bare {
     check(library_->comm_init_rank_config(&comm_, 1, id, 0, &config));
     settle();
   }
-  Bare(const Bare&) = delete;
-  Bare& operator=(const Bare&) = delete;
+  Bare& operator=(Bare&&) = delete;
   ~Bare() { library_->comm_abort(comm_); }
 
   void call() {
@@ -124,8 +123,7 @@ class Bare {
 class Paused {
  public:
   explicit Paused(CUstream stream) : stream_(stream) { call("fake_cuda_pause_stream"); }
-  Paused(const Paused&) = delete;
-  Paused& operator=(const Paused&) = delete;
+  Paused& operator=(Paused&&) = delete;
   ~Paused() { call("fake_cuda_resume_stream"); }
 
  private:

@@ -14,7 +14,6 @@ namespace {
 
 using ddp::DType;
 using ddp::ReduceOp;
-using ddp::collectives::Reduction;
 
 /// Combines sources of some bytes each into a buffer.
 using Kernel = std::function<void(void* out, const std::vector<const void*>& sources, std::size_t bytes)>;
@@ -50,7 +49,8 @@ int main(int argc, char** argv) {
       for (const auto op : {ReduceOp::sum, ReduceOp::max}) {
         for (const std::size_t n : {2, 4, 8}) {
           if (n > 2 && (op != ReduceOp::sum || dtype == DType::int8 || dtype == DType::int64)) continue;
-          const Reduction reduction(dtype, op, static_cast<int>(n), ddp::collectives::reduce_loops(simd));
+          const ddp::collectives::Reduction reduction(dtype, op, static_cast<int>(n),
+                                                      ddp::collectives::reduce_loops(simd));
           add(
               std::string(to_string(dtype)) + " " + std::string(to_string(op)) + ":" + std::to_string(n) + ":" +
                   std::string(to_string(simd)),

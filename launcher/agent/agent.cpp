@@ -10,9 +10,7 @@
 
 #include <fmt/format.h>
 
-#include "agent/job_layout.hpp"
 #include "base/log.hpp"
-#include "base/process.hpp"
 #include "workers/orphans.hpp"
 
 namespace ddp::launcher {

@@ -50,8 +50,7 @@ class Agent {
   /// Sends @p hello. @p job and @p loop must outlive the object.
   Agent(const NodeJob& job, const control::Hello& hello, control::Connection coordinator, stream::EventLoop& loop,
         AttemptStarter start_attempt = start_attempt_process, AgentLimits limits = {});
-  Agent(const Agent&) = delete;
-  Agent& operator=(const Agent&) = delete;
+  Agent& operator=(Agent&&) = delete;
   ~Agent();
 
   /// A signal to this process: one for its own ranks, or one that ends the job.

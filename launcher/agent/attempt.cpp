@@ -16,15 +16,11 @@
 #include "base/imitated_launchers.hpp"
 #include "base/log.hpp"
 #include "base/process.hpp"
-#include "logs/log_plan.hpp"
 #include "outcome/error_file.hpp"
 #include "outcome/exit_error.hpp"
 #include "placement/network_choice.hpp"
-#include "pmix_server/scratch_directory.hpp"
 #include "workers/orphans.hpp"
 #include "workers/spawn.hpp"
-#include "workers/worker_environment.hpp"
-#include "workers/worker_group.hpp"
 
 namespace ddp::launcher {
 namespace {

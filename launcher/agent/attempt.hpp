@@ -43,8 +43,7 @@ class Attempt {
   Attempt(const NodeJob& job, const control::PrepareAttempt& plan, control::Connection agent,
           std::shared_ptr<control::Connection> job_console);
   ~Attempt();
-  Attempt(const Attempt&) = delete;
-  Attempt& operator=(const Attempt&) = delete;
+  Attempt& operator=(Attempt&&) = delete;
 
   /// Runs until EndAttempt, or until the agent is lost, which kills everything at once.
   void run();

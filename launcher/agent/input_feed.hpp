@@ -22,8 +22,7 @@ class InputFeed {
   /// @p loop must outlive the object. @p taken: so many bytes more have been read. Throws Error(system).
   /// @param input the descriptor that the reading end gets
   InputFeed(stream::EventLoop& loop, Taken taken, int input);
-  InputFeed(const InputFeed&) = delete;
-  InputFeed& operator=(const InputFeed&) = delete;
+  InputFeed& operator=(InputFeed&&) = delete;
   ~InputFeed();
 
   /// @param end nothing comes after @p data

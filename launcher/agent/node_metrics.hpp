@@ -44,8 +44,7 @@ class NodeMetrics {
 
   /// @p loop must outlive the object. Throws Error(system), for example where the port is taken.
   NodeMetrics(Node node, stream::EventLoop& loop);
-  NodeMetrics(const NodeMetrics&) = delete;
-  NodeMetrics& operator=(const NodeMetrics&) = delete;
+  NodeMetrics& operator=(NodeMetrics&&) = delete;
   ~NodeMetrics();
 
   /// Where it answers; empty: nowhere.

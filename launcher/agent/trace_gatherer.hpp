@@ -33,8 +33,7 @@ class TraceGatherer {
   /// @param patience for each rank, from gather() on; less than the coordinator's for killed ranks
   /// (SupervisionLimits), which would else take those that have ended for unkillable
   explicit TraceGatherer(Gather gather, std::chrono::milliseconds patience = std::chrono::milliseconds(1'500));
-  TraceGatherer(const TraceGatherer&) = delete;
-  TraceGatherer& operator=(const TraceGatherer&) = delete;
+  TraceGatherer& operator=(TraceGatherer&&) = delete;
   ~TraceGatherer();
 
   /// Of a rank that failed. Where there can be no thread, take() has the end without traces: at a limit of processes,

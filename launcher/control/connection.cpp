@@ -13,7 +13,6 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
-#include <vector>
 
 #include <fmt/format.h>
 

@@ -6,7 +6,6 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -119,8 +118,7 @@ class LoopConnection {
   /// @param loop must outlive the object
   /// @param on_lost called once, after @p on_message for all that arrived before
   LoopConnection(stream::EventLoop& loop, control::Connection connection, OnMessage on_message, OnLost on_lost);
-  LoopConnection(const LoopConnection&) = delete;
-  LoopConnection& operator=(const LoopConnection&) = delete;
+  LoopConnection& operator=(LoopConnection&&) = delete;
   ~LoopConnection();
 
   /// False from the last messages of a lost connection on.

@@ -40,8 +40,7 @@ class ProofThread {
   ProofThread() {
     base::start_thread([state = state_] { state->run(); }).detach();
   }
-  ProofThread(const ProofThread&) = delete;
-  ProofThread& operator=(const ProofThread&) = delete;
+  ProofThread& operator=(ProofThread&&) = delete;
   /// Does not wait for the thread, which may hang for seconds.
   ~ProofThread() {
     const std::lock_guard lock{state_->mutex};

@@ -3,12 +3,9 @@
 #include <dlfcn.h>
 
 #include <array>
-#include <chrono>
 #include <cstdlib>
 #include <ctime>
-#include <limits>
 #include <memory>
-#include <utility>
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>

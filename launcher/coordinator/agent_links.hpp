@@ -34,8 +34,7 @@ class AgentLinks {
 
   /// @p loop must outlive the object.
   AgentLinks(stream::EventLoop& loop, PeerLimits limits, OnMessage on_message, OnLost on_lost);
-  AgentLinks(const AgentLinks&) = delete;
-  AgentLinks& operator=(const AgentLinks&) = delete;
+  AgentLinks& operator=(AgentLinks&&) = delete;
   ~AgentLinks();
 
   int add(control::Connection connection);

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <iterator>
 #include <random>
-#include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -18,7 +17,6 @@
 #include "pmix_server/job_namespace.hpp"
 
 namespace ddp::launcher {
-
 namespace {
 
 // The attempt process of an agent that swaps or reads its programs from a slow file system.

@@ -75,8 +75,7 @@ class Coordinator {
 
   /// @p loop must outlive the object. @p clock: for tests.
   Coordinator(CoordinatorOptions options, stream::EventLoop& loop, CoordinatorEvents events, Clock clock = Moment::now);
-  Coordinator(const Coordinator&) = delete;
-  Coordinator& operator=(const Coordinator&) = delete;
+  Coordinator& operator=(Coordinator&&) = delete;
 
   /// An agent that has proven the job's secret.
   void add(control::Connection connection) { links_.add(std::move(connection)); }

@@ -28,8 +28,7 @@ class JobConsole {
   /// node is starved
   JobConsole(stream::EventLoop& loop, int out, int err, OnTaken on_taken,
              std::chrono::milliseconds patience = std::chrono::milliseconds(2'000));
-  JobConsole(const JobConsole&) = delete;
-  JobConsole& operator=(const JobConsole&) = delete;
+  JobConsole& operator=(JobConsole&&) = delete;
   /// Drops what has not been written.
   ~JobConsole();
 

@@ -1,7 +1,5 @@
 #include "coordinator/membership_plan.hpp"
 
-#include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include <fmt/format.h>

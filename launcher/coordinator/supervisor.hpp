@@ -7,7 +7,6 @@
 #include <chrono>
 #include <cstddef>
 #include <optional>
-#include <string>
 #include <utility>
 #include <vector>
 

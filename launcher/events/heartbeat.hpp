@@ -34,8 +34,7 @@ class Heartbeat {
 
   /// Calls @p on_beat in @p loop, which must outlive the object.
   Heartbeat(stream::EventLoop& loop, std::chrono::milliseconds interval, stream::EventLoop::Handler on_beat);
-  Heartbeat(const Heartbeat&) = delete;
-  Heartbeat& operator=(const Heartbeat&) = delete;
+  Heartbeat& operator=(Heartbeat&&) = delete;
   ~Heartbeat();
 
   /// How long nothing has come from one that was last heard at @p heard. Time in which this process itself was stopped

@@ -14,7 +14,6 @@
 #include <charconv>
 #include <chrono>
 #include <cstddef>
-#include <optional>
 
 #include <fmt/format.h>
 

@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <utility>
-#include <vector>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -18,7 +17,6 @@
 
 #include "base/errors.hpp"
 #include "base/host_name.hpp"
-#include "base/process.hpp"
 #include "launch/launcher_process.hpp"
 #include "launch/own_network.hpp"
 #include "options/host_list.hpp"

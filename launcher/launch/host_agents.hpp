@@ -76,8 +76,7 @@ class HostAgents {
   /// ExitError where there is no ssh, or no process can be made.
   HostAgents(stream::EventLoop& loop, const LaunchOptions& options, std::size_t num_hosts, std::string ddprun,
              const base::Environment& environment, AgentSettings common, Events events, HostAgentLimits limits = {});
-  HostAgents(const HostAgents&) = delete;
-  HostAgents& operator=(const HostAgents&) = delete;
+  HostAgents& operator=(HostAgents&&) = delete;
   /// Ends what is left: SIGTERM, then SIGKILL.
   ~HostAgents();
 

@@ -20,8 +20,7 @@ class HostWords {
  public:
   /// Throws Error(system).
   explicit HostWords(std::size_t hosts);
-  HostWords(const HostWords&) = delete;
-  HostWords& operator=(const HostWords&) = delete;
+  HostWords& operator=(HostWords&&) = delete;
   ~HostWords();
 
   /// Descriptor for the host's process to write to. Throws Error(system).

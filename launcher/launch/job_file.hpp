@@ -57,8 +57,7 @@ class JobFile {
  public:
   /// Writes the file, with mode 0600. Throws Error(system).
   JobFile(std::string path, const AgentSettings& settings);
-  JobFile(const JobFile&) = delete;
-  JobFile& operator=(const JobFile&) = delete;
+  JobFile& operator=(JobFile&&) = delete;
   ~JobFile();
 
  private:

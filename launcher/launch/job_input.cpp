@@ -11,7 +11,6 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
-#include <cstddef>
 #include <span>
 #include <thread>
 #include <utility>

@@ -59,8 +59,7 @@ class JobInput {
 
   /// Reads @p fd once begin() has been called. @p loop must outlive the object. Throws Error(system).
   JobInput(stream::EventLoop& loop, int fd, Send send);
-  JobInput(const JobInput&) = delete;
-  JobInput& operator=(const JobInput&) = delete;
+  JobInput& operator=(JobInput&&) = delete;
   ~JobInput();
 
   /// Rank 0's node can take input. @param anew it is another node than before, which gets what rank 0 has not read

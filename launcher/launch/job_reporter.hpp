@@ -18,8 +18,7 @@ namespace ddp::launcher {
 class StatusLine {
  public:
   explicit StatusLine(bool terminal) : terminal_(terminal) {}
-  StatusLine(const StatusLine&) = delete;
-  StatusLine& operator=(const StatusLine&) = delete;
+  StatusLine& operator=(StatusLine&&) = delete;
   ~StatusLine() { clear(); }
 
   bool terminal() const { return terminal_; }

@@ -139,8 +139,7 @@ class Guest {
     link_.send(control::AllocationHello{
         .allocation = environment_.raw("SLURM_JOB_ID").value_or(""), .host = base::host_name(), .pid = ::getpid()});
   }
-  Guest(const Guest&) = delete;
-  Guest& operator=(const Guest&) = delete;
+  Guest& operator=(Guest&&) = delete;
 
   int run() {
     while (!ended_) {

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <exception>
 #include <memory>
 #include <optional>
 
@@ -18,7 +17,6 @@
 
 #include "agent/agent.hpp"
 #include "base/backend_file.hpp"
-#include "base/env_table.hpp"
 #include "base/files.hpp"
 #include "base/host_name.hpp"
 #include "base/log.hpp"

@@ -1,7 +1,6 @@
 // What this ddprun is: frontend, agent, alone or inside a step, and what its job is called.
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <vector>
 

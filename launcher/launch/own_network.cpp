@@ -4,7 +4,6 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstddef>
 #include <map>
 #include <set>
@@ -13,7 +12,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <ddp/deadline.hpp>
 #include <ddp/error.hpp>
 
 #include "base/host_name.hpp"

@@ -10,12 +10,10 @@
 #include <cerrno>
 #include <chrono>
 #include <exception>
-#include <memory>
 #include <mutex>
 #include <optional>
 #include <random>
 #include <span>
-#include <string>
 #include <thread>
 #include <utility>
 
@@ -34,7 +32,6 @@
 #include "kvs/pmi2_store.hpp"
 #include "kvs/pmix_store.hpp"
 #include "launch/own_network.hpp"
-#include "launch/rendezvous_proof.hpp"
 #include "launch/waiting_hint.hpp"
 #include "options/host_list.hpp"
 

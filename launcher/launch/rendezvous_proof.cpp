@@ -6,15 +6,12 @@
 #include <array>
 #include <cerrno>
 #include <charconv>
-#include <optional>
 #include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <sodium.h>
-
-#include <ddp/error.hpp>
 
 #include "base/errors.hpp"
 #include "base/unique_fd.hpp"

@@ -37,8 +37,7 @@ class WaitNotice {
 
   /// Throws Error(system) when there can be no thread. @p say: for tests.
   explicit WaitNotice(Text text, std::chrono::milliseconds silence = kSilentWait, Say say = {});
-  WaitNotice(const WaitNotice&) = delete;
-  WaitNotice& operator=(const WaitNotice&) = delete;
+  WaitNotice& operator=(WaitNotice&&) = delete;
   ~WaitNotice();
 
  private:

@@ -31,8 +31,7 @@ class Console {
   static constexpr std::size_t kFullBytes = std::size_t{1} << 20U;
 
   explicit Console(std::string name) : name_(std::move(name)) {}
-  Console(const Console&) = delete;
-  Console& operator=(const Console&) = delete;
+  Console& operator=(Console&&) = delete;
   virtual ~Console() = default;
 
   /// Bytes as a worker wrote them. @p owner tells workers' streams apart.

@@ -3,7 +3,6 @@
 
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "logs/log_pump.hpp"
 #include "options/launch_options.hpp"

@@ -1,8 +1,6 @@
 #include "logs/log_pump.hpp"
 
-#include <chrono>
 #include <exception>
-#include <memory>
 #include <thread>
 #include <utility>
 

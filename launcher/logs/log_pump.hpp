@@ -4,8 +4,6 @@
 #include <chrono>
 #include <functional>
 #include <memory>
-#include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -59,8 +57,7 @@ class LogPump {
   using Patience = std::function<std::chrono::milliseconds()>;
 
   explicit LogPump(LogPumpOptions options);
-  LogPump(const LogPump&) = delete;
-  LogPump& operator=(const LogPump&) = delete;
+  LogPump& operator=(LogPump&&) = delete;
   ~LogPump();
 
   /// The worker's end of the pipe, close-on-exec; /dev/null for a route without targets. Call it before start(). Throws

@@ -98,8 +98,7 @@ class LogStream {
 
   /// @param pipe the reading end, non-blocking
   LogStream(base::UniqueFd pipe, const StreamRoute& route, StreamTargets targets, LineFormat format);
-  LogStream(const LogStream&) = delete;
-  LogStream& operator=(const LogStream&) = delete;
+  LogStream& operator=(LogStream&&) = delete;
 
   /// Reads once into @p buffer and hands on what there is. @return bytes read; nothing at the end of the pipe.
   std::optional<std::size_t> read(std::span<char> buffer);

@@ -8,13 +8,11 @@
 #include <array>
 #include <cerrno>
 #include <exception>
-#include <utility>
 
 #include <fmt/format.h>
 
 #include "base/errors.hpp"
 #include "base/log.hpp"
-#include "logs/console.hpp"
 
 namespace ddp::launcher {
 namespace {

@@ -8,7 +8,6 @@
 #include <cerrno>
 #include <charconv>
 #include <cstdint>
-#include <limits>
 #include <string_view>
 
 #include <fmt/format.h>

@@ -4,7 +4,6 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <cstddef>
 #include <set>
 #include <string_view>
 
@@ -17,7 +16,6 @@
 #include "base/errors.hpp"
 #include "base/process.hpp"
 #include "outcome/error_file.hpp"
-#include "report/report_lines.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -191,8 +189,6 @@ void add_named_ranks(ReportLines& lines, int number, const GroupVerdict& verdict
 
 namespace {
 
-using diagnostics::RankStacks;
-using diagnostics::StackGroup;
 using diagnostics::StackNote;
 
 constexpr std::size_t kMostShown = 16;
@@ -216,13 +212,13 @@ std::string hosts_of(const StackNote& note) {
 
 }  // namespace
 
-std::string stack_lines(const RankStacks& stacks) {
+std::string stack_lines(const diagnostics::RankStacks& stacks) {
   if (stacks.empty()) return {};
   ReportLines lines;
   lines.add("ddprun: where the ranks stood before they were ended:");
   const std::size_t shown = std::min(stacks.groups.size(), kMostShown);
   for (std::size_t i = 0; i < shown; ++i) {
-    const StackGroup& group = stacks.groups[i];
+    const diagnostics::StackGroup& group = stacks.groups[i];
     lines.add("  {} ({}):", format_ranks(group.ranks), group.tool);
     lines.indented("    ", first_lines(group.text));
   }

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <string_view>
-#include <vector>
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>

@@ -11,8 +11,6 @@
 #include <cerrno>
 #include <climits>
 #include <filesystem>
-#include <utility>
-#include <vector>
 
 #include <fmt/format.h>
 

@@ -5,7 +5,6 @@
 #include <csignal>
 #include <span>
 #include <string>
-#include <vector>
 
 #include <ddp/bytes.hpp>
 #include <ddp/deadline.hpp>

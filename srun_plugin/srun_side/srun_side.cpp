@@ -19,7 +19,6 @@
 #include "base/byte_stream.hpp"
 #include "base/log.hpp"
 #include "base/slurm_step.hpp"
-#include "srun_side/plugin_options.hpp"
 #include "store_server/store_key.hpp"
 
 extern "C" {

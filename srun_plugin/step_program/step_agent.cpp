@@ -13,7 +13,6 @@
 #include <chrono>
 #include <cstdlib>
 #include <exception>
-#include <functional>
 #include <map>
 #include <memory>
 #include <optional>

@@ -13,12 +13,10 @@
 #include <bit>
 #include <cerrno>
 #include <climits>
-#include <cstddef>
 #include <cstring>
 #include <ctime>
 #include <type_traits>
 
-#include <ddp/deadline.hpp>
 #include <ddp/error.hpp>
 
 #include "base/errors.hpp"

@@ -29,8 +29,7 @@ class NoticeBoard {
 
   /// @param tasks on this node. Throws Error(system) when there is no memory.
   explicit NoticeBoard(std::uint32_t tasks);
-  NoticeBoard(const NoticeBoard&) = delete;
-  NoticeBoard& operator=(const NoticeBoard&) = delete;
+  NoticeBoard& operator=(NoticeBoard&&) = delete;
   ~NoticeBoard();
 
   std::uint32_t tasks() const { return tasks_; }
@@ -81,8 +80,7 @@ class EndChannel {
 
   /// @param tasks on this node. Throws Error(system).
   explicit EndChannel(std::uint32_t tasks);
-  EndChannel(const EndChannel&) = delete;
-  EndChannel& operator=(const EndChannel&) = delete;
+  EndChannel& operator=(EndChannel&&) = delete;
   ~EndChannel();
 
   // Slurm with job_container calls hooks in processes that share memory, but not descriptors: there the numbers are

@@ -9,13 +9,10 @@
 #include <csignal>
 #include <cstddef>
 #include <exception>
-#include <optional>
 #include <thread>
-#include <utility>
 
 #include <fmt/format.h>
 
-#include <ddp/deadline.hpp>
 #include <ddp/error.hpp>
 #include <ddp/version.hpp>
 

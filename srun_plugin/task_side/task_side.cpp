@@ -24,7 +24,6 @@
 #include "base/log.hpp"
 #include "base/slurm_step.hpp"
 #include "base/torchrun_environment.hpp"
-#include "task_side/node_questions.hpp"
 #include "topology/placement/rank_resources.hpp"
 
 namespace ddp::srun_plugin {

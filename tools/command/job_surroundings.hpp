@@ -19,8 +19,7 @@ bool is_launched(const base::Environment& environment);
 
 struct StoreCloser {
   explicit StoreCloser(KeyValueStore& closed) : store(closed) {}
-  StoreCloser(const StoreCloser&) = delete;
-  StoreCloser& operator=(const StoreCloser&) = delete;
+  StoreCloser& operator=(StoreCloser&&) = delete;
   ~StoreCloser() { store.close(); }
 
   KeyValueStore& store;

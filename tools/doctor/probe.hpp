@@ -114,8 +114,7 @@ class ProbeAnswers {
   /// @param wanted without ports; addresses that cannot be listened at are left out. Throws Error(system).
   explicit ProbeAnswers(const std::vector<ProbeListener>& wanted);
   ~ProbeAnswers();
-  ProbeAnswers(const ProbeAnswers&) = delete;
-  ProbeAnswers& operator=(const ProbeAnswers&) = delete;
+  ProbeAnswers& operator=(ProbeAnswers&&) = delete;
 
   const std::vector<ProbeListener>& listeners() const;  ///< with ports
   const Bytes& token() const;

@@ -7,7 +7,6 @@
 #include <map>
 #include <optional>
 #include <set>
-#include <span>
 #include <utility>
 #include <vector>
 
@@ -29,7 +28,6 @@ namespace ddp::tools::env {
 namespace {
 
 namespace fs = std::filesystem;
-using diagnostics::EnvironmentSource;
 
 constexpr std::chrono::seconds kPatience{30};  // for a step that srun starts beside the ranks
 
@@ -141,7 +139,7 @@ LocalRanks local_ranks(const WantedRanks& wanted) {
   LocalRanks found;
   found.spread = std::any_of(processes.begin(), processes.end(), [](const RankProcess& each) { return each.spread; });
   for (const auto& [rank, pid] : first_processes(processes)) {
-    found.ranks.push_back(describe(EnvironmentSource::of_process(pid), rank, base::host_name(), false));
+    found.ranks.push_back(describe(diagnostics::EnvironmentSource::of_process(pid), rank, base::host_name(), false));
   }
   return found;
 }

@@ -5,7 +5,6 @@
 
 #include <chrono>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -26,8 +25,7 @@ namespace ddp::python {
 /// the parent's.
 struct SharedWorld {
   explicit SharedWorld(World made) : world(std::make_unique<World>(std::move(made))) {}
-  SharedWorld(const SharedWorld&) = delete;
-  SharedWorld& operator=(const SharedWorld&) = delete;
+  SharedWorld& operator=(SharedWorld&&) = delete;
   ~SharedWorld() {
     if (::getpid() != process) static_cast<void>(world.release());
   }

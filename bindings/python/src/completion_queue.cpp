@@ -32,8 +32,7 @@ struct CompletionQueue::State {
   }
 
   explicit State(int descriptor) : event(descriptor) {}
-  State(const State&) = delete;
-  State& operator=(const State&) = delete;
+  State& operator=(State&&) = delete;
   ~State() {
     numbers_of(box.take());
     ::close(event);

@@ -1,10 +1,5 @@
 #include "interpreter.hpp"
 
-#include <nanobind/nanobind.h>
-#include <unistd.h>
-
-#include <utility>
-
 #include "interpreter.hpp"
 #include "torch_adapter/call_apart.hpp"
 

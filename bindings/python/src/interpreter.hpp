@@ -9,7 +9,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <string>
 #include <type_traits>
 #include <utility>
 
@@ -43,8 +42,7 @@ inline nanobind::object call_python(nanobind::handle function, const nanobind::t
 class WithoutGil {
  public:
   WithoutGil() noexcept : state_(PyEval_SaveThread()) {}
-  WithoutGil(const WithoutGil&) = delete;
-  WithoutGil& operator=(const WithoutGil&) = delete;
+  WithoutGil& operator=(WithoutGil&&) = delete;
   ~WithoutGil() {
     or_stop([this] { PyEval_RestoreThread(state_); });
   }

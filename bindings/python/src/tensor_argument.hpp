@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <string_view>
 #include <vector>
 
 #include <ddp/broadcast_state.hpp>
@@ -25,8 +24,7 @@ class TensorArguments {
  public:
   /// @param stream the cudaStream_t that the caller gives, as an integer; nothing: the device's default stream.
   explicit TensorArguments(std::optional<std::uintptr_t> stream = {}) : stream_(stream) {}
-  TensorArguments(const TensorArguments&) = delete;
-  TensorArguments& operator=(const TensorArguments&) = delete;
+  TensorArguments& operator=(TensorArguments&&) = delete;
   ~TensorArguments() { release(held_); }
 
   /// The memory of @p object. Throws Error(invalid_argument) for what is no dense tensor of a known type, or cannot be

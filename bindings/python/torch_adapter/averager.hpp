@@ -2,7 +2,6 @@
 #pragma once
 
 #include <exception>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -203,8 +202,7 @@ void leave_backward_of_optimizer(const ddp::Error& error);
 struct HeldJoin {
   HeldJoin(std::shared_ptr<binding::GradientAverager> of, Tensors all, ddp::JoinOptions how)
       : averager(std::move(of)), buffers(std::move(all)), options(how) {}
-  HeldJoin(const HeldJoin&) = delete;
-  HeldJoin& operator=(const HeldJoin&) = delete;
+  HeldJoin& operator=(HeldJoin&&) = delete;
   ~HeldJoin() { abandon(); }
 
   std::shared_ptr<binding::GradientAverager> averager;

@@ -1,8 +1,6 @@
 // A set of processors (PUs: hardware threads), by the operating system's numbers.
 #pragma once
 
-#include <compare>
-#include <cstddef>
 #include <string>
 #include <string_view>
 #include <vector>

@@ -1,7 +1,6 @@
 // What a Reducer records about itself and its steps, under the names of PyTorch's DDP logging data.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>

@@ -2,10 +2,8 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cstddef>
 #include <iterator>
 #include <numeric>
-#include <vector>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

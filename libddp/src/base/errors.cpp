@@ -3,11 +3,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <utility>
 
 #include <fmt/format.h>
-
-#include <ddp/error.hpp>
 
 namespace ddp::base {
 

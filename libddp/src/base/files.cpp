@@ -4,28 +4,22 @@
 #include <limits.h>
 #include <poll.h>
 #include <sys/file.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
-#include <chrono>
 #include <cstdio>
 #include <exception>
 #include <random>
-#include <string>
-#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
 
-#include <ddp/deadline.hpp>
 #include <ddp/error.hpp>
 
 #include "base/errors.hpp"
 #include "base/host_name.hpp"
 #include "base/log.hpp"
-#include "base/unique_fd.hpp"
 
 namespace ddp::base {
 namespace {

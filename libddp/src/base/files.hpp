@@ -85,8 +85,7 @@ class NewFile {
   NewFile(std::string path, mode_t mode);
   /// At @p place, which outlives it. @param attempted as in Error.
   NewFile(std::string attempted, const FilePlace& place, mode_t mode);
-  NewFile(const NewFile&) = delete;
-  NewFile& operator=(const NewFile&) = delete;
+  NewFile& operator=(NewFile&&) = delete;
   ~NewFile();
 
   void set_mode(mode_t mode);

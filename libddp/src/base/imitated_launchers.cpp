@@ -1,6 +1,5 @@
 #include "base/imitated_launchers.hpp"
 
-#include <algorithm>
 #include <charconv>
 #include <cstddef>
 

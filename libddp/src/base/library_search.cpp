@@ -3,14 +3,11 @@
 #include <link.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <mutex>
-#include <string_view>
 #include <utility>
 
 #include <ddp/python_prefix.hpp>

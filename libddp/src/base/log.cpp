@@ -18,7 +18,6 @@
 #include <cstdlib>
 #include <memory>
 #include <string>
-#include <string_view>
 
 #include <ddp/deadline.hpp>
 

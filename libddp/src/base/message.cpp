@@ -1,7 +1,6 @@
 // How messages are refused, and why.
 #include "base/message.hpp"
 
-#include <algorithm>
 #include <cmath>
 
 #include <fmt/format.h>

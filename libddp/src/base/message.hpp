@@ -19,7 +19,6 @@
 #include <type_traits>
 #include <utility>
 #include <variant>
-#include <vector>
 
 #include <ddp/bytes.hpp>
 

@@ -12,13 +12,11 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
-#include <string>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "base/errors.hpp"
-#include "base/unique_fd.hpp"
 
 namespace ddp::base {
 namespace {

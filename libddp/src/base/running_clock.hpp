@@ -9,8 +9,7 @@ class RunningClockGuard {
  public:
   /// Starts the thread if it is the first. Where no more threads can be started, stops are not noticed.
   RunningClockGuard() noexcept;
-  RunningClockGuard(const RunningClockGuard&) = delete;
-  RunningClockGuard& operator=(const RunningClockGuard&) = delete;
+  RunningClockGuard& operator=(RunningClockGuard&&) = delete;
   ~RunningClockGuard();
 
  private:

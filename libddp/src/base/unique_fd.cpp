@@ -6,14 +6,12 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <bit>
 #include <cerrno>
-#include <cstddef>
 #include <cstdint>
 
 #include "base/errors.hpp"

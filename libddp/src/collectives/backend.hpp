@@ -27,8 +27,7 @@ inline constexpr BackendTraits kCpuTraits{.serves_cpu = true,
 class KernelLauncher {
  public:
   KernelLauncher() = default;
-  KernelLauncher(const KernelLauncher&) = delete;
-  KernelLauncher& operator=(const KernelLauncher&) = delete;
+  KernelLauncher& operator=(KernelLauncher&&) = delete;
   virtual ~KernelLauncher() = default;
 
   /// Puts kernels where TensorExecutor::copy puts copies, for its threads. Throws Error where there are none.

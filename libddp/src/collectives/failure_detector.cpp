@@ -194,8 +194,7 @@ class FailureDetector::InquiryTurn {
     taken_ = detector_.turn_ends_.wait_until(lock, deadline.when(), [&] { return !detector_.inquiring_; });
     if (taken_) detector_.inquiring_ = true;
   }
-  InquiryTurn(const InquiryTurn&) = delete;
-  InquiryTurn& operator=(const InquiryTurn&) = delete;
+  InquiryTurn& operator=(InquiryTurn&&) = delete;
   ~InquiryTurn() {
     if (!taken_) return;
     const std::lock_guard lock(detector_.mutex_);

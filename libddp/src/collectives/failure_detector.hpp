@@ -71,8 +71,7 @@ class FailureDetector {
   /// @param members, @param log must outlive this object.
   /// @param on_verdict called, on the peer channel's thread, when another member says that the group has failed.
   FailureDetector(const GroupMembers& members, const OperationLog& log, std::function<void()> on_verdict);
-  FailureDetector(const FailureDetector&) = delete;
-  FailureDetector& operator=(const FailureDetector&) = delete;
+  FailureDetector& operator=(FailureDetector&&) = delete;
   ~FailureDetector();
   /// Answers other ranks no more. Idempotent.
   void close() noexcept;

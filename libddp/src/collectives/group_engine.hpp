@@ -61,8 +61,7 @@ class GroupEngine : public std::enable_shared_from_this<GroupEngine> {
   /// fail with ErrorCode::aborted.
   static std::shared_ptr<GroupEngine> make(GroupMembers members, std::vector<GroupBackend> backends,
                                            ConnectOptions connect, std::chrono::milliseconds timeout);
-  GroupEngine(const GroupEngine&) = delete;
-  GroupEngine& operator=(const GroupEngine&) = delete;
+  GroupEngine& operator=(GroupEngine&&) = delete;
   ~GroupEngine();
 
   static GroupEngine& of(ProcessGroup& group) { return *group.engine_; }

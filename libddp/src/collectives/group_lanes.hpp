@@ -61,8 +61,7 @@ class Lanes {
 
   /// @param backends connected, one for each device type; the first serves the CPU.
   Lanes(GroupEngine& group, std::vector<GroupBackend> backends);
-  Lanes(const Lanes&) = delete;
-  Lanes& operator=(const Lanes&) = delete;
+  Lanes& operator=(Lanes&&) = delete;
   ~Lanes();
 
   /// As many as there are backends, for ever.

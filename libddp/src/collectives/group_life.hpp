@@ -19,8 +19,7 @@ class Life {
 
   /// @param members of @p group.
   Life(GroupEngine& group, GroupMembers& members, const OperationLog& log);
-  Life(const Life&) = delete;
-  Life& operator=(const Life&) = delete;
+  Life& operator=(Life&&) = delete;
   ~Life();
 
   /// There is a verdict.

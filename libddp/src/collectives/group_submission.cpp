@@ -18,8 +18,7 @@ constexpr std::chrono::milliseconds kFirstProbe{1000};
 class Submission::SlotGuard {
  public:
   SlotGuard(Submission& submission, WorkState& work) : submission_(submission), work_(&work) {}
-  SlotGuard(const SlotGuard&) = delete;
-  SlotGuard& operator=(const SlotGuard&) = delete;
+  SlotGuard& operator=(SlotGuard&&) = delete;
   ~SlotGuard() {
     if (work_ == nullptr) return;
     work_->single.keep_alive.reset();

@@ -28,8 +28,7 @@ class Submission {
   /// @param compare_on where arguments are compared before each collective (DDP_CHECK_COLLECTIVES); null: they are not.
   /// All other arguments must outlive this object.
   Submission(GroupEngine& group, OperationLog& log, FlightGroup& flight, Lane* compare_on);
-  Submission(const Submission&) = delete;
-  Submission& operator=(const Submission&) = delete;
+  Submission& operator=(Submission&&) = delete;
   ~Submission();
 
   /// Puts @p operations, which start as one and are moved from, into the order of all.

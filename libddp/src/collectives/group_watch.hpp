@@ -22,8 +22,7 @@ class GroupWatch {
   using Time = Deadline::Clock::time_point;
 
   GroupWatch(GroupEngine& group, const OperationLog& log);
-  GroupWatch(const GroupWatch&) = delete;
-  GroupWatch& operator=(const GroupWatch&) = delete;
+  GroupWatch& operator=(GroupWatch&&) = delete;
   ~GroupWatch();
 
   /// Why the group has failed, once it has.

@@ -36,8 +36,7 @@ class ProgressThread : public std::enable_shared_from_this<ProgressThread> {
 
   /// One with Duty::one is owned by shared pointers, of which its thread has one.
   explicit ProgressThread(Duty duty) : duty_(duty) {}
-  ProgressThread(const ProgressThread&) = delete;
-  ProgressThread& operator=(const ProgressThread&) = delete;
+  ProgressThread& operator=(ProgressThread&&) = delete;
   /// A thread that hangs continues by itself.
   ~ProgressThread() {
     if (thread_.joinable()) thread_.detach();

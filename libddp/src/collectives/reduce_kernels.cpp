@@ -32,8 +32,7 @@ class DefaultFloatControl {
 #endif
 
  public:
-  DefaultFloatControl(const DefaultFloatControl&) = delete;
-  DefaultFloatControl& operator=(const DefaultFloatControl&) = delete;
+  DefaultFloatControl& operator=(DefaultFloatControl&&) = delete;
 };
 
 const ReduceLoops& loops_of(const ReduceLoopsTable& table, DType dtype) {

@@ -12,8 +12,6 @@
 
 namespace ddp {
 
-using collectives::float_to_bfloat16;
-using collectives::float_to_half;
 using collectives::narrow_to_float;
 
 std::size_t size_of(DType dtype) noexcept {
@@ -64,9 +62,9 @@ DType component_of(DType dtype) noexcept {
 }
 
 float to_float(BFloat16 value) noexcept { return narrow_to_float(value); }
-BFloat16 to_bfloat16(float value) noexcept { return float_to_bfloat16(value); }
+BFloat16 to_bfloat16(float value) noexcept { return collectives::float_to_bfloat16(value); }
 float to_float(Half value) noexcept { return narrow_to_float(value); }
-Half to_half(float value) noexcept { return float_to_half(value); }
+Half to_half(float value) noexcept { return collectives::float_to_half(value); }
 float to_float(Float8E4M3 value) noexcept { return narrow_to_float(value); }
 Float8E4M3 to_float8_e4m3(float value) noexcept { return collectives::float_to_e4m3(value); }
 float to_float(Float8E5M2 value) noexcept { return narrow_to_float(value); }

@@ -5,8 +5,6 @@
 
 #include <fmt/format.h>
 
-#include "cuda/driver.hpp"
-
 namespace ddp::cuda {
 namespace {
 

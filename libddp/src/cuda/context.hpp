@@ -17,8 +17,7 @@ class PrimaryContext {
   /// @p device: its number among those that the process sees. The first owner of a process pays for the context: some
   /// 100 ms and some 100 MiB of device memory. Throws Error.
   static std::shared_ptr<const PrimaryContext> retain(int device);
-  PrimaryContext(const PrimaryContext&) = delete;
-  PrimaryContext& operator=(const PrimaryContext&) = delete;
+  PrimaryContext& operator=(PrimaryContext&&) = delete;
   ~PrimaryContext();
 
   CUcontext get() const noexcept { return context_; }
@@ -43,8 +42,7 @@ class ContextScope {
   explicit ContextScope(const PrimaryContext& context);
   /// Tells instead of throwing.
   ContextScope(const PrimaryContext& context, CUresult& code) noexcept;
-  ContextScope(const ContextScope&) = delete;
-  ContextScope& operator=(const ContextScope&) = delete;
+  ContextScope& operator=(ContextScope&&) = delete;
   ~ContextScope();
 
  private:

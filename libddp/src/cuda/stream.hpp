@@ -86,8 +86,7 @@ class Event {
 class EventPool {
  public:
   explicit EventPool(ContextPtr context) : context_(std::move(context)) {}
-  EventPool(const EventPool&) = delete;
-  EventPool& operator=(const EventPool&) = delete;
+  EventPool& operator=(EventPool&&) = delete;
 
   /// An event that may have been recorded before: record it before it is waited for. Throws Error.
   Event take();
@@ -110,8 +109,7 @@ class RelaxedCaptureScope {
   RelaxedCaptureScope() {
     check(driver().thread_exchange_stream_capture_mode(&mode_), "relaxing the thread's stream capture mode");
   }
-  RelaxedCaptureScope(const RelaxedCaptureScope&) = delete;
-  RelaxedCaptureScope& operator=(const RelaxedCaptureScope&) = delete;
+  RelaxedCaptureScope& operator=(RelaxedCaptureScope&&) = delete;
   ~RelaxedCaptureScope() {
     log_failure(driver().thread_exchange_stream_capture_mode(&mode_), "restoring the thread's stream capture mode");
   }

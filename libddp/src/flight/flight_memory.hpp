@@ -139,8 +139,7 @@ class FlightMemory {
   enum class Visibility { own, shared };
   /// Where the kernel refuses shared memory, it is this process's own.
   FlightMemory(std::size_t ring_size, Visibility visibility);
-  FlightMemory(const FlightMemory&) = delete;
-  FlightMemory& operator=(const FlightMemory&) = delete;
+  FlightMemory& operator=(FlightMemory&&) = delete;
   ~FlightMemory();
 
   /// That of this process, of DDP_FLIGHT_SIZE operations, which is never destroyed. A forked child has a copy. Throws

@@ -75,8 +75,7 @@ struct Launch {
 class Executor {
  public:
   Executor() = default;
-  Executor(const Executor&) = delete;
-  Executor& operator=(const Executor&) = delete;
+  Executor& operator=(Executor&&) = delete;
   virtual ~Executor() = default;
 
   /// Runs the kernel, or queues it behind what was launched before. Throws Error where that fails.

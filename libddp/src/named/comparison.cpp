@@ -1,7 +1,6 @@
 #include "named/comparison.hpp"
 
 #include <algorithm>
-#include <cctype>
 #include <string_view>
 #include <utility>
 

@@ -2,8 +2,6 @@
 #include "named/engine.hpp"
 
 #include <algorithm>
-#include <thread>
-#include <utility>
 
 #include <fmt/format.h>
 

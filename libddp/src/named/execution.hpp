@@ -4,7 +4,6 @@
 
 #include <memory>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include <ddp/named_operations.hpp>
@@ -32,8 +31,7 @@ class Execution {
  public:
   /// @param subjects of one kind; several, or one.
   Execution(ProcessGroup group, std::vector<std::shared_ptr<Subject>> subjects);
-  Execution(const Execution&) = delete;
-  Execution& operator=(const Execution&) = delete;
+  Execution& operator=(Execution&&) = delete;
   ~Execution();
 
   /// Starts the next exchange. Nothing: all is done. Throws Error.

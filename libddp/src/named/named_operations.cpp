@@ -2,7 +2,6 @@
 #include <ddp/named_operations.hpp>
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include <fmt/format.h>

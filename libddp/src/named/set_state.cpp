@@ -1,8 +1,6 @@
 #include "named/set_state.hpp"
 
-#include <algorithm>
 #include <cstring>
-#include <functional>
 
 namespace ddp::named {
 

@@ -7,7 +7,6 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -27,8 +26,7 @@ namespace ddp::named {
 class StarUser {
  public:
   StarUser() = default;
-  StarUser(const StarUser&) = delete;
-  StarUser& operator=(const StarUser&) = delete;
+  StarUser& operator=(StarUser&&) = delete;
   virtual ~StarUser() = default;
 
   /// A message of @p rank of the group. What it throws counts as the loss of that rank.
@@ -44,8 +42,7 @@ class Star {
  public:
   /// Collective over @p group. Throws Error.
   explicit Star(ProcessGroup& group);
-  Star(const Star&) = delete;
-  Star& operator=(const Star&) = delete;
+  Star& operator=(Star&&) = delete;
   /// After end().
   ~Star();
 

@@ -75,8 +75,7 @@ class Reducer::Impl final : public Joinable {
 
  public:
   Impl(std::vector<Parameter> parameters, ProcessGroup group, ReducerOptions options);
-  Impl(const Impl&) = delete;
-  Impl& operator=(const Impl&) = delete;
+  Impl& operator=(Impl&&) = delete;
   ~Impl() override { abandon_step(); }
 
   void prepare_for_backward(std::span<const std::size_t> unused);

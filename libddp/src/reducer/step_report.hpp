@@ -80,8 +80,7 @@ auto guarded(ProcessGroup& group, const CommHook* hook, const Call& call) {
 class StepEnd {
  public:
   StepEnd(CommHook* hook, BucketSet& buckets) noexcept : hook_(hook), buckets_(buckets) {}
-  StepEnd(const StepEnd&) = delete;
-  StepEnd& operator=(const StepEnd&) = delete;
+  StepEnd& operator=(StepEnd&&) = delete;
   ~StepEnd() {
     if (!complete) buckets_.abandon();
     if (hook_ != nullptr) hook_->end_step(complete);

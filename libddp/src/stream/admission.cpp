@@ -1,7 +1,6 @@
 #include "stream/admission.hpp"
 
 #include <poll.h>
-#include <sys/socket.h>
 
 #include <algorithm>
 #include <array>

@@ -107,8 +107,7 @@ class Admission {
 
   Admission(EventLoop& loop, std::vector<base::UniqueFd> listening, const StrangerLimits& limits, Handlers handlers);
   ~Admission() { close(); }
-  Admission(const Admission&) = delete;
-  Admission& operator=(const Admission&) = delete;
+  Admission& operator=(Admission&&) = delete;
 
   /// Who waits; null: it is gone.
   Conversation* find(Strangers::Number number);

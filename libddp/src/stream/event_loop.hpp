@@ -25,8 +25,7 @@ class EventLoop {
 
   /// Throws Error(system).
   EventLoop();
-  EventLoop(const EventLoop&) = delete;
-  EventLoop& operator=(const EventLoop&) = delete;
+  EventLoop& operator=(EventLoop&&) = delete;
 
   /// Readable when a handler or a timer is due, so that another loop can watch this one.
   int fd() const { return fd_.get(); }
@@ -68,8 +67,7 @@ class Timer {
  public:
   Timer(EventLoop& loop, EventLoop::Handler handler);
   ~Timer();
-  Timer(const Timer&) = delete;
-  Timer& operator=(const Timer&) = delete;
+  Timer& operator=(Timer&&) = delete;
 
   /// In place of any time that was set before; empty: never.
   void set(std::optional<Deadline> when);

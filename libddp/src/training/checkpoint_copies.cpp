@@ -21,7 +21,6 @@
 #include "base/host_name.hpp"
 #include "base/log.hpp"
 #include "base/message.hpp"
-#include "training/checkpoint_folder.hpp"
 #include "training/object_collectives.hpp"
 
 namespace ddp::training {

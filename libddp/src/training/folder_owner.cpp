@@ -209,8 +209,7 @@ class Watch {
 class Owners {
  public:
   Owners() = default;
-  Owners(const Owners&) = delete;
-  Owners& operator=(const Owners&) = delete;
+  Owners& operator=(Owners&&) = delete;
   /// Ends owners that a program has not destroyed when it ends, as in Python.
   ~Owners() {
     for (const auto& [place, owner] : owners_) {

@@ -37,8 +37,7 @@ class FolderOwner {
 
   /// The same, for @p self.
   FolderOwner(const std::string& folder, Saver self, Deadline deadline, OwnerPatience patience = {});
-  FolderOwner(const FolderOwner&) = delete;
-  FolderOwner& operator=(const FolderOwner&) = delete;
+  FolderOwner& operator=(FolderOwner&&) = delete;
   /// Says in the file that it has ended, unless the file is another's.
   ~FolderOwner();
 

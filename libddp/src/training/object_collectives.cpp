@@ -4,7 +4,6 @@
 #include <exception>
 #include <optional>
 #include <utility>
-#include <vector>
 
 #include <fmt/format.h>
 

@@ -10,7 +10,6 @@
 #include <cerrno>
 #include <filesystem>
 #include <set>
-#include <string>
 #include <utility>
 
 #include <fmt/format.h>

@@ -341,8 +341,7 @@ class SignalledDumps {
     sigemptyset(&handler.sa_mask);
     ::sigaction(number_, &handler, nullptr);
   }
-  SignalledDumps(const SignalledDumps&) = delete;
-  SignalledDumps& operator=(const SignalledDumps&) = delete;
+  SignalledDumps& operator=(SignalledDumps&&) = delete;
   ~SignalledDumps() {
     ::signal(number_, SIG_IGN);  // a signal that arrives while the process ends must not kill it
     stopping_ = true;

@@ -37,8 +37,7 @@ class FlightGroup {
   using Slot = std::uint64_t;
 
   FlightGroup(FlightRecorder& recorder, std::uint32_t id, FlightGroupFacts facts);
-  FlightGroup(const FlightGroup&) = delete;
-  FlightGroup& operator=(const FlightGroup&) = delete;
+  FlightGroup& operator=(FlightGroup&&) = delete;
   ~FlightGroup() { flight::FlightMemory::remove_group(place_); }
 
   /// Records an operation that has been called. Collectives have their sequence; transfers are counted here.

@@ -42,8 +42,7 @@ class HierarchicalBackend final : public Backend {
  public:
   /// @param segment_bytes the same on all ranks.
   HierarchicalBackend(Layout layout, Parts parts, std::size_t segment_bytes = kSegmentBytes);
-  HierarchicalBackend(const HierarchicalBackend&) = delete;
-  HierarchicalBackend& operator=(const HierarchicalBackend&) = delete;
+  HierarchicalBackend& operator=(HierarchicalBackend&&) = delete;
   ~HierarchicalBackend() override;
 
   const BackendTraits& traits() const noexcept override { return traits_; }

@@ -36,8 +36,7 @@ class CallScope {
     slot_.since_.store(Deadline::Clock::now().time_since_epoch().count(), std::memory_order_relaxed);
     slot_.what_.store(what, std::memory_order_release);
   }
-  CallScope(const CallScope&) = delete;
-  CallScope& operator=(const CallScope&) = delete;
+  CallScope& operator=(CallScope&&) = delete;
   ~CallScope() { slot_.what_.store(nullptr, std::memory_order_release); }
 
  private:

@@ -23,8 +23,7 @@ class Communicator {
   /// @param name shown by NCCL's logs and tools. @param monitored_after as CallMonitor::watch.
   Communicator(const NcclLibrary& library, cuda::ContextPtr context, std::string name,
                std::chrono::milliseconds monitored_after);
-  Communicator(const Communicator&) = delete;
-  Communicator& operator=(const Communicator&) = delete;
+  Communicator& operator=(Communicator&&) = delete;
   /// What has not ended then continues without it.
   ~Communicator();
 

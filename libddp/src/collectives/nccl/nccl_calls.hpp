@@ -14,8 +14,7 @@ namespace ddp::collectives::nccl {
 class NcclGroup {
  public:
   explicit NcclGroup(const NcclLibrary& library) : library_(library) { note(library_->group_start()); }
-  NcclGroup(const NcclGroup&) = delete;
-  NcclGroup& operator=(const NcclGroup&) = delete;
+  NcclGroup& operator=(NcclGroup&&) = delete;
   ~NcclGroup() {
     if (!ended_) end();
   }

@@ -63,8 +63,7 @@ class NcclQueue {
  public:
   /// @p device: the ordinal. Throws Error.
   NcclQueue(const NcclLibrary& library, int device, const std::string& group);
-  NcclQueue(const NcclQueue&) = delete;
-  NcclQueue& operator=(const NcclQueue&) = delete;
+  NcclQueue& operator=(NcclQueue&&) = delete;
   ~NcclQueue();
 
   void connect(std::vector<ncclUniqueId> ids, int size, int rank);

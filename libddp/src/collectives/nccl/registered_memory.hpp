@@ -38,8 +38,7 @@ class RegisteredMemory {
                                                     std::shared_ptr<Communicator> communicator, std::size_t bytes,
                                                     const std::string& group, std::chrono::milliseconds monitored_after,
                                                     Deadline deadline, const Backend::Pause& pause);
-  RegisteredMemory(const RegisteredMemory&) = delete;
-  RegisteredMemory& operator=(const RegisteredMemory&) = delete;
+  RegisteredMemory& operator=(RegisteredMemory&&) = delete;
 
   void* pointer() const noexcept { return memory_; }
   /// Tells the communicator, which is not in progress. Once; what the library has not is left out. It is known when

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <deque>
 #include <thread>
 
@@ -13,7 +12,6 @@
 
 #include "base/errors.hpp"
 #include "base/socket.hpp"
-#include "collectives/shm/endpoint.hpp"
 
 namespace ddp::collectives::shm {
 namespace {

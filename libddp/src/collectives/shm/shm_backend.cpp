@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <deque>
 #include <iterator>
 #include <optional>
 #include <utility>
@@ -58,8 +57,7 @@ class ShmBackend final : public Backend {
       : config_(config), endpoint_(std::move(endpoint)), settings_(settings) {}
 
   ~ShmBackend() override { leave(); }
-  ShmBackend(const ShmBackend&) = delete;
-  ShmBackend& operator=(const ShmBackend&) = delete;
+  ShmBackend& operator=(ShmBackend&&) = delete;
 
   const BackendTraits& traits() const noexcept override { return kCpuTraits; }
   Bytes address() const override { return base::encode(endpoint_.address()); }

@@ -48,8 +48,7 @@ struct ShmGroup {
     watch.announce();
   }
   ~ShmGroup() { watch.withdraw(RankState::closed); }
-  ShmGroup(const ShmGroup&) = delete;
-  ShmGroup& operator=(const ShmGroup&) = delete;
+  ShmGroup& operator=(ShmGroup&&) = delete;
 
   SharedSegment segment;
   BudgetShare share;

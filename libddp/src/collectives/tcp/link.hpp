@@ -76,8 +76,7 @@ class Link {
  public:
   /// Messages may be queued before there is a connection.
   Link(int rank, LinkOwner& owner) : rank_(rank), owner_(&owner) {}
-  Link(const Link&) = delete;
-  Link& operator=(const Link&) = delete;
+  Link& operator=(Link&&) = delete;
   ~Link() = default;
 
   int rank() const noexcept { return rank_; }

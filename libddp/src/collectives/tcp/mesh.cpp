@@ -16,7 +16,6 @@
 
 #include "base/errors.hpp"
 #include "base/message.hpp"
-#include "base/unique_fd.hpp"
 #include "collectives/tcp/context.hpp"
 
 namespace ddp::collectives::tcp {

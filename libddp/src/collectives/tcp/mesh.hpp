@@ -52,8 +52,7 @@ class TcpMesh final : private LinkOwner {
   /// Listens. Throws Error.
   explicit TcpMesh(const MeshConfig& config);
   ~TcpMesh();
-  TcpMesh(const TcpMesh&) = delete;
-  TcpMesh& operator=(const TcpMesh&) = delete;
+  TcpMesh& operator=(TcpMesh&&) = delete;
 
   int rank() const noexcept { return config_.rank; }
   int size() const noexcept { return config_.size; }

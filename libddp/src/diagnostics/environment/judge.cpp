@@ -15,7 +15,6 @@
 #include "base/env_table.hpp"
 #include "diagnostics/environment/rank_environment.hpp"
 #include "diagnostics/environment/redaction.hpp"
-#include "diagnostics/environment/variable_table.hpp"
 
 namespace ddp::diagnostics {
 namespace {

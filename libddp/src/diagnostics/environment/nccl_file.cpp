@@ -11,13 +11,10 @@
 #include <cstring>
 #include <filesystem>
 #include <optional>
-#include <string>
-#include <vector>
 
 #include <fmt/format.h>
 
 #include "base/errors.hpp"
-#include "base/library_search.hpp"
 #include "base/unique_fd.hpp"
 #include "diagnostics/environment/variable_table.hpp"
 

@@ -2,7 +2,6 @@
 // reads, by the names in the file itself. So the answer is right for any version and vendor's build.
 #pragma once
 
-#include <cstddef>
 #include <span>
 #include <string>
 #include <string_view>

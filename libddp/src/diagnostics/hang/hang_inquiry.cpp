@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 
 #include "diagnostics/hang/hang_judge.hpp"
-#include "diagnostics/hang/hang_report.hpp"
 
 namespace ddp::diagnostics {
 namespace {

@@ -3,11 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
-#include <chrono>
-#include <cstdint>
 #include <exception>
-#include <memory>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -22,7 +18,6 @@
 #include "base/unique_fd.hpp"
 #include "diagnostics/hang/nccl_ras.hpp"
 #include "diagnostics/hang/proc_file.hpp"
-#include "diagnostics/hang/rank_facts.hpp"
 #include "diagnostics/hang/torch_recorder.hpp"
 #include "diagnostics/stacks/proc_stack.hpp"
 #include "flight/flight_view.hpp"

@@ -9,7 +9,6 @@
 #include <fstream>
 #include <mutex>
 #include <utility>
-#include <vector>
 
 #include <fmt/format.h>
 

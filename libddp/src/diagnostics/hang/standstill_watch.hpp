@@ -19,8 +19,7 @@ class StandstillWatch {
   /// @param ranks their processes. @param after how long they must stand still. Throws Error(system) when there can be
   /// no thread.
   StandstillWatch(std::vector<pid_t> ranks, std::chrono::milliseconds after);
-  StandstillWatch(const StandstillWatch&) = delete;
-  StandstillWatch& operator=(const StandstillWatch&) = delete;
+  StandstillWatch& operator=(StandstillWatch&&) = delete;
   ~StandstillWatch();
 
   /// While ranks are stopped by Ctrl-Z, they do not stand still.

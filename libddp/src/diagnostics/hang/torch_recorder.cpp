@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <linux/openat2.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -11,12 +10,10 @@
 #include <cerrno>
 #include <charconv>
 #include <chrono>
-#include <cstdint>
 #include <filesystem>
 #include <initializer_list>
 #include <map>
 #include <numeric>
-#include <string>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -27,7 +24,6 @@
 
 #include <ddp/error.hpp>
 
-#include "base/unique_fd.hpp"
 #include "diagnostics/hang/proc_file.hpp"
 #include "diagnostics/hang/torch_pickle.hpp"
 #include "diagnostics/hang/torch_worker_server.hpp"

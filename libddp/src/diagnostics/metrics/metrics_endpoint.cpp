@@ -12,7 +12,6 @@
 #include <fstream>
 #include <iterator>
 #include <sstream>
-#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>

@@ -42,8 +42,7 @@ class MetricsEndpoint {
   /// Listens on @p address (numeric) and @p port; 0: one of the kernel's choice. Throws Error(system), for example
   /// where the port is taken.
   MetricsEndpoint(const std::string& address, std::uint16_t port, Render render, MetricsLimits limits = {});
-  MetricsEndpoint(const MetricsEndpoint&) = delete;
-  MetricsEndpoint& operator=(const MetricsEndpoint&) = delete;
+  MetricsEndpoint& operator=(MetricsEndpoint&&) = delete;
   ~MetricsEndpoint();
 
   /// Readable when serve() has something to do.

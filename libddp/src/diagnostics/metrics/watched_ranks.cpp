@@ -3,11 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
-#include <cstdint>
-#include <string>
-#include <vector>
 
 #include "base/process.hpp"
 #include "diagnostics/hang/proc_file.hpp"

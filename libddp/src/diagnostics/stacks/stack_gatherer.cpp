@@ -1,7 +1,6 @@
 #include "diagnostics/stacks/stack_gatherer.hpp"
 
 #include <algorithm>
-#include <cstddef>
 #include <exception>
 #include <mutex>
 #include <utility>

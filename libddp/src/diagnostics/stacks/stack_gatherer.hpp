@@ -71,8 +71,7 @@ class StackGatherer {
  public:
   /// Begins. @p deadline limits all of it. Throws Error(system) when there can be no thread.
   StackGatherer(std::vector<RankProcess> ranks, StackTools tools, std::string host, Deadline deadline);
-  StackGatherer(const StackGatherer&) = delete;
-  StackGatherer& operator=(const StackGatherer&) = delete;
+  StackGatherer& operator=(StackGatherer&&) = delete;
   ~StackGatherer();
 
   /// Readable when all stacks are there.

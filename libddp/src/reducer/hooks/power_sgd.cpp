@@ -25,7 +25,6 @@ namespace {
 
 using hooks::ParameterMemory;
 using kernels::Factor;
-using kernels::Matrix;
 
 class PowerSgdHook final : public hooks::FloatHook {
  public:
@@ -92,7 +91,7 @@ class PowerSgdHook final : public hooks::FloatHook {
  private:
   struct Compressed {
     std::size_t parameter;  ///< the first one of a batched bucket
-    Matrix matrix;
+    kernels::Matrix matrix;
     Factor left{};
     Factor right{};
     float* error;  ///< what the matrix leaves out; null: it is lost

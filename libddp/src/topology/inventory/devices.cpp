@@ -1,7 +1,6 @@
 #include <ddp/devices.hpp>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <cstddef>
 

@@ -3,9 +3,6 @@
 
 #include <map>
 #include <memory>
-#include <optional>
-#include <string>
-#include <string_view>
 
 #include <hwloc.h>
 

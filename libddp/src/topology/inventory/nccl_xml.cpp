@@ -1,21 +1,17 @@
 #include "topology/inventory/nccl_xml.hpp"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <cstdint>
-#include <optional>
 #include <set>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include <fmt/format.h>
-#include <pugixml.hpp>
 
 #include <ddp/error.hpp>
 
-#include "topology/inventory/gpu_facts.hpp"
 #include "topology/inventory/nic_inventory.hpp"
 
 namespace ddp::topology {

@@ -135,8 +135,7 @@ struct Nvml::Library {
   Return (*get_fabric)(Device, FabricInfo*) = nullptr;
 
   Library() = default;
-  Library(const Library&) = delete;
-  Library& operator=(const Library&) = delete;
+  Library& operator=(Library&&) = delete;
   ~Library() {
     if (started) shutdown();
     if (handle != nullptr) dlclose(handle);

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cstddef>
-#include <optional>
-#include <string_view>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -1,7 +1,6 @@
 #include "topology/placement/balanced_assignment.hpp"
 
 #include <algorithm>
-#include <cstddef>
 #include <deque>
 #include <limits>
 #include <numeric>

@@ -11,7 +11,6 @@
 #include <ddp/error.hpp>
 
 #include "topology/placement/balanced_assignment.hpp"
-#include "topology/placement/core_pools.hpp"
 
 namespace ddp::topology {
 namespace {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <map>
-#include <numeric>
 #include <tuple>
 
 #include <fmt/format.h>
@@ -11,7 +10,6 @@
 #include <ddp/error.hpp>
 
 #include "topology/placement/balanced_assignment.hpp"
-#include "topology/placement/core_pools.hpp"
 
 namespace ddp::topology {
 namespace {

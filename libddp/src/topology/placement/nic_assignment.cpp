@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <numeric>
 #include <set>
-#include <tuple>
 #include <utility>
 
 #include <fmt/format.h>

@@ -1,7 +1,6 @@
 #include "topology/placement/node_planner.hpp"
 
 #include <utility>
-#include <vector>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -1,10 +1,8 @@
 #include "topology/placement/rank_device.hpp"
 
 #include <algorithm>
-#include <cstddef>
 #include <set>
 #include <string>
-#include <vector>
 
 #include <fmt/format.h>
 

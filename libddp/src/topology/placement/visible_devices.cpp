@@ -5,7 +5,6 @@
 #include <charconv>
 #include <cstdlib>
 #include <limits>
-#include <optional>
 
 #include <fmt/format.h>
 
