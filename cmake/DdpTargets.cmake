@@ -86,9 +86,12 @@ function(ddp_define_operator_new test)
   endif()
 endfunction()
 
-# ddp_use_test_headers(TARGET...): precompiled headers for programs of tests; GCC wants equal flags.
+# ddp_use_test_headers(TARGET...): programs of tests include support/test_headers.hpp, precompiled; GCC wants equal flags.
 function(ddp_use_test_headers)
   foreach(target ${ARGN})
+    if(CMAKE_DISABLE_PRECOMPILE_HEADERS)
+      target_compile_options(${target} PRIVATE "SHELL:-include ${PROJECT_SOURCE_DIR}/tests/support/test_headers.hpp")
+    endif()
     target_precompile_headers(${target} REUSE_FROM ddp_test_headers)
     target_link_libraries(${target} PRIVATE fmt::fmt GTest::gmock)  # whose definitions are among the flags
   endforeach()

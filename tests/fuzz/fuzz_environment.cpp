@@ -2,7 +2,6 @@
 // never crash the report, and what it prints is one line a variable and a document that can be read back.
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <string>
 #include <string_view>
 

@@ -9,7 +9,6 @@
 #include <chrono>
 #include <cstdlib>
 #include <stdexcept>
-#include <string>
 #include <vector>
 
 #include <fmt/format.h>

@@ -3,10 +3,6 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
-#include <unistd.h>
-
-#include <algorithm>
-#include <vector>
 
 namespace ddp::collectives::testing {
 

@@ -1,8 +1,6 @@
 // A test program's own sendmsg(): sends half of a message, so that the test can end the process there.
 #pragma once
 
-#include <functional>
-
 namespace ddp::collectives::testing {
 
 /// Called once half of a message of some kilobytes has been sent; empty: sendmsg() is the kernel's. Set before threads

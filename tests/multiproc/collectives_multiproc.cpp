@@ -1,6 +1,4 @@
 // Groups of real processes: every collective, sub-groups, order of asynchronous work, refused calls.
-#include <gtest/gtest.h>
-
 #include "over.hpp"
 #include "support/checkout.hpp"
 #include "support/rank_processes.hpp"

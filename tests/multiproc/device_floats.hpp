@@ -1,12 +1,6 @@
 // Floats in a device's memory that a test fills and reads through a stream of its own.
 #pragma once
 
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <deque>
-#include <vector>
-
 #include <ddp/ddp.hpp>
 
 #include "cuda/context.hpp"

@@ -1,14 +1,5 @@
 // A rank dies, stops, stays away or calls something else: every survivor must name it, in time.
-#include <signal.h>
-
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <cstdlib>
 #include <list>
-#include <numeric>
-#include <random>
-#include <sstream>
 
 #include "over.hpp"
 #include "support/checkout.hpp"
@@ -129,8 +120,7 @@ INSTANTIATE_TEST_SUITE_P(Over, LostRank, testing::Values(kSharedMemory, kTcp),
                          [](const auto& each) { return std::string(each.param.name); });
 
 /// The same job over each, at the same time: they do little but wait.
-class Deadlines : public testing::Test {
- protected:
+struct Deadlines : testing::Test {
   std::list<RankProcesses> start(const std::vector<std::string>& command) {
     std::list<RankProcesses> jobs;
     for (const Over& over : {kSharedMemory, kTwoNodes})

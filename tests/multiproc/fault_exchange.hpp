@@ -1,13 +1,6 @@
 // What the ranks of a fault case call again and again: an operation of one kind, with the values that it must bring.
 #pragma once
 
-#include <array>
-#include <cstdint>
-#include <stdexcept>
-#include <string>
-#include <utility>
-#include <vector>
-
 #include "collectives/group_engine.hpp"
 
 namespace ddp::collectives::testing {

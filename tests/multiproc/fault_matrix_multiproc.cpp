@@ -1,20 +1,8 @@
 // A rank is killed or stopped at each point of a group's life, as a leader and as a member of its memory domain, with
 // all ranks in one domain and in two that TCP joins: all survivors name that rank only, and continue in a new group.
-#include <fcntl.h>
 #include <sched.h>
-#include <signal.h>
-#include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <cstdio>
-#include <cstdlib>
-#include <map>
-#include <utility>
-
-#include <gtest/gtest.h>
 
 #include "base/unique_fd.hpp"
 #include "multiproc/fault_rank.hpp"
@@ -74,8 +62,7 @@ class Job {
       pids_.push_back(pid);
     }
   }
-  Job(const Job&) = delete;
-  Job& operator=(const Job&) = delete;
+  Job& operator=(Job&&) = delete;
   ~Job() {
     for (const pid_t pid : pids_) {
       if (pid == 0) continue;
@@ -295,8 +282,7 @@ class TwoHosts {
                   " && ip address add 10.79.0.1/24 dev here && ip link set here up") &&
               there("ip link set lo up && ip address add 10.79.0.2/24 dev there && ip link set there up");
   }
-  TwoHosts(const TwoHosts&) = delete;
-  TwoHosts& operator=(const TwoHosts&) = delete;
+  TwoHosts& operator=(TwoHosts&&) = delete;
   ~TwoHosts() {
     if (other_ <= 0) return;
     ::kill(other_, SIGKILL);

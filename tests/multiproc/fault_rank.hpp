@@ -2,21 +2,6 @@
 // and what it reports to the test.
 #pragma once
 
-#include <signal.h>
-#include <unistd.h>
-
-#include <algorithm>
-#include <array>
-#include <atomic>
-#include <chrono>
-#include <cstring>
-#include <functional>
-#include <memory>
-#include <stdexcept>
-#include <string>
-#include <thread>
-#include <vector>
-
 #include "collectives/group_engine.hpp"
 #include "collectives/host/host_backend.hpp"
 #include "multiproc/broken_send.hpp"
@@ -27,7 +12,6 @@
 namespace ddp::collectives::testing {
 
 using shm::Phase;
-using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
 inline constexpr int kRanks = 4;

@@ -1,13 +1,6 @@
 // A key-value store in a folder, for ranks that are left of a job and make a group of their own.
 #pragma once
 
-#include <chrono>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
-#include <string>
-#include <thread>
-
 #include <ddp/error.hpp>
 #include <ddp/key_value_store.hpp>
 

@@ -1,11 +1,4 @@
 // The files of real ranks' flight recorders name the rank that made the job fail.
-#include <gmock/gmock.h>
-#include <signal.h>
-#include <stdlib.h>
-
-#include <filesystem>
-#include <thread>
-
 #include "flight/analysis.hpp"
 #include "flight/rank_dump.hpp"
 #include "support/checkout.hpp"
@@ -15,16 +8,13 @@ namespace ddp::test {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::ElementsAre;
-using testing::IsEmpty;
 using tools::flight::Analysis;
 using tools::flight::Divergence;
 using tools::flight::DumpFolder;
 
 constexpr int kWorld = 4;
 
-class FlightFiles : public testing::Test {
- protected:
+struct FlightFiles : testing::Test {
   void SetUp() override {
     std::string pattern = (fs::temp_directory_path() / "ddp_flight.XXXXXX").string();
     ASSERT_NE(::mkdtemp(pattern.data()), nullptr);

@@ -1,12 +1,6 @@
 // Jobs that span nodes, through ddprun's PMIx server: one process a node, real PMIx clients, and answers that come
 // late, wrong or never.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <pmix_common.h>
-#include <signal.h>
-
-#include <fmt/format.h>
 
 #include "support/checkout.hpp"
 #include "support/pmix_nodes.hpp"
@@ -15,7 +9,6 @@ namespace ddp::test {
 namespace {
 
 using launcher::NodeShape;
-using testing::HasSubstr;
 
 Deadline soon() { return Deadline::after(std::chrono::seconds(90)); }
 

@@ -1,12 +1,6 @@
 // Ranks that are stopped for some seconds or get a twentieth of a core are not called dead, and ranks that are dead are
 // named in time even if no connection says so.
-#include <signal.h>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <list>
-#include <random>
 
 #include "over.hpp"
 #include "support/checkout.hpp"
@@ -14,11 +8,6 @@
 
 namespace ddp::test {
 namespace {
-
-using std::chrono::milliseconds;
-using std::chrono::seconds;
-using testing::HasSubstr;
-using testing::Not;
 
 Deadline soon() { return Deadline::after(seconds(60)); }
 

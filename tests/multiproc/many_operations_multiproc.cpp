@@ -1,8 +1,5 @@
 // Two ranks that share memory run small operations one after the other, with delays that place their steps at each
 // other in every way. DDP_TEST_OPERATIONS says how many; ten million take some minutes.
-#include <cstdlib>
-#include <random>
-
 #include "multiproc/shm_processes.hpp"
 #include "support/sanitized.hpp"
 

@@ -1,18 +1,6 @@
 // Groups with NCCL for CUDA tensors, as processes over the doubles of CUDA and NCCL: agreement on the backend, and
 // ranks that are killed, stopped or hang in each phase.
-#include <signal.h>
-#include <stdlib.h>
-
-#include <array>
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <memory>
 #include <regex>
-
-#include <fmt/format.h>
-#include <gmock/gmock.h>
-#include <nlohmann/json.hpp>
 
 #include "nccl_processes.hpp"
 #include "support/checkout.hpp"
@@ -20,9 +8,6 @@
 
 namespace ddp::test {
 namespace {
-
-using std::chrono::seconds;
-using testing::HasSubstr;
 
 constexpr int kVictim = 2;
 
@@ -68,8 +53,7 @@ TEST(NcclGroups, AverageGradientsInOrderWithTheProgramsStream) {
 }
 
 /// Gradients on a device, whose kernels divide and cast them.
-class NcclGradients : public testing::Test {
- protected:
+struct NcclGradients : testing::Test {
   void SetUp() override {
 #ifdef DDP_NO_DEVICE_CODE
     GTEST_SKIP() << "this build has no device code";
@@ -238,7 +222,6 @@ INSTANTIATE_TEST_SUITE_P(
 namespace {
 
 namespace fs = std::filesystem;
-using testing::HasSubstr;
 
 constexpr int kRanks = 4;
 
@@ -269,8 +252,7 @@ const std::array kPhases{
           .expected = "ncclSystemError (2)"},
     Phase{.name = "close", .nccl_faults = "CommFinalize@{0}={1}", .expected = "", .in_operation = false}};
 
-class NcclPhases : public testing::TestWithParam<std::size_t> {
- protected:
+struct NcclPhases : testing::TestWithParam<std::size_t> {
   struct Job {
     int victim;
     bool stopped;

@@ -1,10 +1,6 @@
 // Ranks of nccl_rank over the doubles of CUDA and NCCL, and what they say of themselves.
 #pragma once
 
-#include <algorithm>
-#include <string>
-#include <vector>
-
 #include "support/checkout.hpp"
 #include "support/rank_processes.hpp"
 

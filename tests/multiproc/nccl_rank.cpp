@@ -1,16 +1,4 @@
 // One rank of a job whose group has NCCL for CUDA tensors. Started by nccl_multiproc over the doubles of CUDA and NCCL.
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <algorithm>
-#include <chrono>
-#include <cstdlib>
-#include <memory>
-#include <numeric>
-#include <optional>
-#include <thread>
-#include <utility>
-
 #include <fmt/ranges.h>
 
 #include <ddp/ddp.hpp>

@@ -1,12 +1,6 @@
 // What the scenarios of nccl_rank share.
 #pragma once
 
-#include <cstdio>
-#include <stdexcept>
-#include <string>
-
-#include <fmt/format.h>
-
 #include <ddp/process_group.hpp>
 #include <ddp/world.hpp>
 

@@ -1,16 +1,6 @@
 // A Reducer's parameters on the CPU or on a device, and steps with them.
 #pragma once
 
-#include <cmath>
-#include <cstdlib>
-#include <functional>
-#include <memory>
-#include <optional>
-#include <string>
-#include <vector>
-
-#include <fmt/format.h>
-
 #include <ddp/ddp.hpp>
 
 #include "nccl_rank_gradients.hpp"

@@ -2,17 +2,6 @@
 // so an order among streams that is missing gives wrong numbers.
 #pragma once
 
-#include <algorithm>
-#include <cstddef>
-#include <cstring>
-#include <deque>
-#include <memory>
-#include <optional>
-#include <span>
-#include <stdexcept>
-#include <utility>
-#include <vector>
-
 #include <ddp/ddp.hpp>
 
 #include "cuda/context.hpp"

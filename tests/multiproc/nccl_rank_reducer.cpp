@@ -1,14 +1,4 @@
 // Scenarios of nccl_rank: a Reducer's gradients on the device have the same bits as on the CPU.
-#include <cmath>
-#include <functional>
-#include <memory>
-#include <optional>
-#include <string>
-#include <utility>
-#include <vector>
-
-#include <fmt/format.h>
-
 #include <ddp/ddp.hpp>
 
 #include "nccl_rank.hpp"

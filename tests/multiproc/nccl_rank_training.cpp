@@ -1,16 +1,5 @@
 // Scenarios of nccl_rank: gradients averaged by a Reducer, and a step of it in a CUDA graph.
-#include <algorithm>
-#include <chrono>
-#include <filesystem>
-#include <memory>
-#include <optional>
 #include <regex>
-#include <span>
-#include <string>
-#include <thread>
-#include <vector>
-
-#include <fmt/format.h>
 
 #include <ddp/ddp.hpp>
 
@@ -228,8 +217,6 @@ void steps(ddp::World& world, int last) {
 // Scenario of nccl_rank: the same processes in groups of other shapes, one after another, also after failed ones.
 
 namespace {
-
-using std::chrono::milliseconds;
 
 /// What becomes of a group.
 enum class Fate {

@@ -1,18 +1,9 @@
 // A rank whose PMIx server stops answering: its fence ends at the deadline and blames the server, whether it was
 // putting its values there or already waited for others.
-#include <gtest/gtest.h>
 #include <pmix_server.h>
 #include <poll.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <array>
-#include <chrono>
-#include <future>
 #include <iostream>
-#include <memory>
-#include <string>
-#include <thread>
 
 #include <ddp/error.hpp>
 
@@ -27,8 +18,6 @@
 
 namespace ddp {
 namespace {
-
-using namespace std::chrono_literals;
 
 constexpr auto kGenerous = 30s;
 

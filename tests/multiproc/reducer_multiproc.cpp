@@ -1,13 +1,5 @@
 // The reducer among real processes, and the proof that sharded training equals training on the whole batch.
-#include <signal.h>
-
-#include <gtest/gtest.h>
-
-#include <array>
 #include <list>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "over.hpp"
 #include "support/checkout.hpp"

@@ -1,19 +1,9 @@
 // What ranks leave on their host when all are killed at once, while they connect or work: nothing.
 #include <net/if.h>
 #include <sched.h>
-#include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/socket.h>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <filesystem>
-#include <fstream>
-#include <string>
-#include <thread>
-#include <vector>
 
 #include "over.hpp"
 #include "support/checkout.hpp"
@@ -21,8 +11,6 @@
 
 namespace ddp::test {
 namespace {
-
-using ::testing::IsEmpty;
 
 constexpr int kWorld = 4;
 
@@ -64,8 +52,7 @@ void PrintTo(const Killed& killed, std::ostream* out) {
   *out << killed.over.name << (killed.connecting ? "_connecting" : "_working");
 }
 
-class Remains : public ::testing::TestWithParam<Killed> {
- protected:
+struct Remains : ::testing::TestWithParam<Killed> {
   Remains() { std::filesystem::create_directory(folder_); }
   ~Remains() override { std::filesystem::remove_all(folder_); }
 

@@ -1,7 +1,6 @@
 // The shared-memory backend with one process per rank: ranks are killed and stopped at each point of an operation, and
 // the others must end with the same cause, in time.
 #include <dirent.h>
-#include <fcntl.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -9,13 +8,7 @@
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
-
-#include <cstddef>
-#include <filesystem>
-#include <fstream>
-#include <string>
 
 #include "base/unique_fd.hpp"
 #include "multiproc/shm_processes.hpp"
@@ -469,8 +462,7 @@ class MemoryCgroup {
       folder_.clear();
     }
   }
-  MemoryCgroup(const MemoryCgroup&) = delete;
-  MemoryCgroup& operator=(const MemoryCgroup&) = delete;
+  MemoryCgroup& operator=(MemoryCgroup&&) = delete;
   ~MemoryCgroup() {
     if (!folder_.empty()) ::rmdir(folder_.c_str());
   }

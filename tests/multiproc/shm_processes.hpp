@@ -1,21 +1,7 @@
 // Forked processes that share memory as ranks of a group, and a table of theirs in which they meet and count.
 #pragma once
 
-#include <gtest/gtest.h>
-
-#include <signal.h>
 #include <sys/mman.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <algorithm>
-#include <array>
-#include <atomic>
-#include <chrono>
-#include <functional>
-#include <memory>
-#include <thread>
-#include <vector>
 
 #include <ddp/error.hpp>
 
@@ -38,8 +24,7 @@ struct Table {
   std::array<std::atomic<int>, 8> counters;
 };
 
-class ShmProcesses : public ::testing::Test {
- protected:
+struct ShmProcesses : ::testing::Test {
   void SetUp() override {
     void* const memory = ::mmap(nullptr, sizeof(Table), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     ASSERT_NE(memory, MAP_FAILED);

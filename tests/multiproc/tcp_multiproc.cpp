@@ -1,27 +1,12 @@
 // Ranks as processes over TCP, killed and stopped in every state of an operation: all survivors name them.
-#include <fcntl.h>
 #include <net/if.h>
 #include <netinet/in.h>
 #include <sched.h>
-#include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <array>
-#include <atomic>
-#include <chrono>
-#include <cstring>
-#include <fstream>
-#include <functional>
-#include <thread>
-#include <vector>
-
-#include <gtest/gtest.h>
 
 #include "base/message.hpp"
 #include "base/unique_fd.hpp"
@@ -30,8 +15,6 @@
 
 namespace ddp::collectives::tcp {
 namespace {
-
-using std::chrono::milliseconds;
 
 constexpr int kMostRanks = 8;
 
@@ -50,8 +33,7 @@ struct Report {
 /// What a rank does over and over until it fails; @return whether @p operation is to be run by this rank.
 using Round = std::function<bool(int rank, Operation& operation)>;
 
-class TcpProcesses : public ::testing::Test {
- protected:
+struct TcpProcesses : ::testing::Test {
   TcpProcesses()
       : reports_(static_cast<Report*>(
             ::mmap(nullptr, sizeof(Report) * kMostRanks, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {

@@ -1,17 +1,4 @@
 // Checkpoints of real processes that are killed, or run out of disk, in the midst of a save.
-#include <gtest/gtest.h>
-#include <signal.h>
-#include <unistd.h>
-
-#include <algorithm>
-#include <array>
-#include <chrono>
-#include <filesystem>
-#include <memory>
-#include <random>
-#include <string>
-#include <thread>
-
 #include "over.hpp"
 #include "support/checkout.hpp"
 #include "support/rank_processes.hpp"
@@ -21,8 +8,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-class SavedTraining : public testing::Test {
- protected:
+struct SavedTraining : testing::Test {
   void SetUp() override {
     std::string pattern = (fs::temp_directory_path() / "ddp_saved.XXXXXX").string();
     ASSERT_NE(::mkdtemp(pattern.data()), nullptr);

@@ -4,10 +4,6 @@
 
 #include <dlfcn.h>
 
-#include <cstdlib>
-#include <stdexcept>
-#include <vector>
-
 #include "kernels/executor.hpp"
 #include "support/checkout.hpp"
 #include "support/fake_cuda/fake_cuda.hpp"

@@ -1,9 +1,6 @@
 // The Error that a test's action throws.
 #pragma once
 
-#include <optional>
-#include <stdexcept>
-
 #include <ddp/error.hpp>
 
 namespace ddp::test {

@@ -1,11 +1,6 @@
 // For tests of what starts processes: which it has left.
 #pragma once
 
-#include <unistd.h>
-
-#include <fstream>
-#include <string>
-
 namespace ddp::test {
 
 /// This process's children that have not been reaped, zombies included, as " pid (name)" each. Not llvm-symbolizer,

@@ -1,10 +1,6 @@
 // Checks a described message by its own table: it comes back as it was, and what the table does not allow is refused.
 #pragma once
 
-#include <gmock/gmock.h>
-
-#include <string>
-
 #include "support/message_filler.hpp"
 
 namespace ddp::tests {

@@ -1,17 +1,6 @@
 // A munged of the test's own: its socket and key lie in a temporary folder.
 #pragma once
 
-#include <gtest/gtest.h>
-#include <signal.h>
-#include <stdlib.h>
-
-#include <chrono>
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <string>
-#include <thread>
-
 #include "support/checkout.hpp"
 
 namespace ddp::test {
@@ -39,8 +28,7 @@ class MungeDaemon {
         "--log-file=$PWD/log --seed-file=$PWD/seed");
     std::ifstream{folder_ + "/pid"} >> pid_;
   }
-  MungeDaemon(const MungeDaemon&) = delete;
-  MungeDaemon& operator=(const MungeDaemon&) = delete;
+  MungeDaemon& operator=(MungeDaemon&&) = delete;
   ~MungeDaemon() {
     end();
     std::filesystem::remove_all(folder_);

@@ -1,7 +1,6 @@
 // For tests of what servers do when this process may not open anything more.
 #pragma once
 
-#include <fcntl.h>
 #include <sys/resource.h>
 
 #include "base/unique_fd.hpp"
@@ -18,8 +17,7 @@ class NoDescriptorsLeft {
     const rlimit lowered{.rlim_cur = static_cast<rlim_t>(lowest_free.get()), .rlim_max = before_.rlim_max};
     ::setrlimit(RLIMIT_NOFILE, &lowered);
   }
-  NoDescriptorsLeft(const NoDescriptorsLeft&) = delete;
-  NoDescriptorsLeft& operator=(const NoDescriptorsLeft&) = delete;
+  NoDescriptorsLeft& operator=(NoDescriptorsLeft&&) = delete;
   ~NoDescriptorsLeft() { ::setrlimit(RLIMIT_NOFILE, &before_); }
 
  private:

@@ -5,10 +5,6 @@
 #include <ifaddrs.h>
 #include <netinet/in.h>
 
-#include <array>
-#include <memory>
-#include <string>
-
 namespace ddp::test {
 
 /// An IPv4 address of this host that is not loopback; empty if there is none.

@@ -1,17 +1,7 @@
 #include "support/pmix_node_process.hpp"
 
-#include <fcntl.h>
 #include <poll.h>
-#include <signal.h>
 #include <sys/prctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <array>
-#include <cstdlib>
-#include <exception>
-#include <memory>
-#include <optional>
 
 #include "base/byte_stream.hpp"
 #include "base/env_table.hpp"

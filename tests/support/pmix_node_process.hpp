@@ -1,9 +1,6 @@
 // The process that is one node of a PmixNodes job.
 #pragma once
 
-#include <string>
-#include <vector>
-
 #include "base/unique_fd.hpp"
 #include "support/pmix_nodes.hpp"
 

@@ -1,19 +1,9 @@
 #include "support/pmix_nodes.hpp"
 
 #include <poll.h>
-#include <signal.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <algorithm>
-#include <array>
-#include <set>
-#include <thread>
-#include <utility>
-
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "base/byte_stream.hpp"

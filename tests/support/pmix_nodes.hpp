@@ -4,12 +4,6 @@
 
 #include <sys/types.h>
 
-#include <cstdint>
-#include <functional>
-#include <map>
-#include <string>
-#include <vector>
-
 #include <ddp/bytes.hpp>
 #include <ddp/deadline.hpp>
 
@@ -53,8 +47,7 @@ class PmixNodes {
   /// @param node_names what clients are told to expect (TEST_NODE_NAMES).
   PmixNodes(std::vector<launcher::NodeShape> nodes, const std::string& node_names,
             const std::vector<std::string>& command, const std::vector<std::string>& extra_environment = {});
-  PmixNodes(const PmixNodes&) = delete;
-  PmixNodes& operator=(const PmixNodes&) = delete;
+  PmixNodes& operator=(PmixNodes&&) = delete;
   ~PmixNodes();
 
   // What the coordinator does; to be set before the first run_until().

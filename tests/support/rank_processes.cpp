@@ -11,7 +11,6 @@
 #include <array>
 #include <cerrno>
 #include <iterator>
-#include <stdexcept>
 
 #include "base/env_table.hpp"
 #include "base/errors.hpp"

@@ -7,7 +7,6 @@
 #include <chrono>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include <ddp/deadline.hpp>
@@ -33,8 +32,7 @@ class RankProcesses {
   /// @param memory_domains over which ranks are dealt in turn: ranks of different ones do not share memory.
   RankProcesses(int world_size, const std::vector<std::string>& command,
                 const std::vector<std::string>& extra_environment = {}, int memory_domains = 1);
-  RankProcesses(const RankProcesses&) = delete;
-  RankProcesses& operator=(const RankProcesses&) = delete;
+  RankProcesses& operator=(RankProcesses&&) = delete;
   ~RankProcesses();
 
   void signal(int rank, int number) const;

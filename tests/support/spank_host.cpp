@@ -36,7 +36,6 @@
 
 namespace {
 
-using ddp::srun_plugin::test::find_in_job;
 using ddp::srun_plugin::test::host;
 using ddp::srun_plugin::test::Host;
 
@@ -233,7 +232,7 @@ void run_tasks(Plugin& plugin, spank_handle& spank) {
       const auto before = own_descriptors();
       const std::string name = "task." + std::to_string(task);
       for (const char* variable : {"SLURM_PROCID", "SLURM_LOCALID"}) {
-        const auto found = find_in_job(variable);
+        const auto found = ddp::srun_plugin::test::find_in_job(variable);
         const std::string line = std::string(variable) + "=" + std::to_string(task);
         if (found != host().job.end()) *found = line;
       }

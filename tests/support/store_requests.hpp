@@ -1,11 +1,6 @@
 // Requests of PyTorch's c10d TCPStore protocol as bytes, written apart from the server's own parser.
 #pragma once
 
-#include <cstdint>
-#include <string>
-#include <string_view>
-#include <vector>
-
 namespace ddp::test::store_request {
 
 template <class Int>

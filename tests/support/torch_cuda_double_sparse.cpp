@@ -1,7 +1,6 @@
 // Sparse tensors on the double of CUDA (torch_cuda_double.cpp): what is computed with them waits for the device, as
 // much of it does in CUDA, too, since the number of their elements is the host's to know.
 #include <optional>
-#include <vector>
 
 #include <ATen/ATen.h>
 #include <ATen/SparseTensorImpl.h>

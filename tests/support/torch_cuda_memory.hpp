@@ -52,8 +52,7 @@ inline void* context_of(c10::DeviceIndex index) {
 class InContext {
  public:
   explicit InContext(c10::DeviceIndex index) { must("cuCtxPushCurrent_v2", context_of(index)); }
-  InContext(const InContext&) = delete;
-  InContext& operator=(const InContext&) = delete;
+  InContext& operator=(InContext&&) = delete;
   ~InContext() {
     void* context = nullptr;
     call("cuCtxPopCurrent_v2", &context);

@@ -4,9 +4,7 @@
 #include <csignal>
 #include <cstdio>
 #include <fstream>
-#include <functional>
 #include <string>
-#include <vector>
 
 #include <ddp/torch/distributed_data_parallel.hpp>
 
@@ -16,7 +14,6 @@ namespace torch_test {
 namespace {
 
 using ddp::torch::DistributedDataParallel;
-using ddp::torch::DistributedDataParallelOptions;
 
 constexpr int kSteps = 20;
 constexpr int kSamplesOfRank = 4;
@@ -96,11 +93,11 @@ void train_in_mode(ddp::ProcessGroup group, const Mode& mode) {
   Branched net = make_net(7 + static_cast<unsigned>(group.rank()));
   DistributedDataParallel model{
       net, group,
-      DistributedDataParallelOptions{.bucket_cap_bytes = kBucketBytes,
-                                     .gradient_as_bucket_view = mode.view,
-                                     .find_unused_parameters = mode.graph == Graph::changing,
-                                     .static_graph = mode.graph == Graph::fixed,
-                                     .comm_hook = mode.hook ? ddp::all_reduce_hook() : nullptr}};
+      ddp::torch::DistributedDataParallelOptions{.bucket_cap_bytes = kBucketBytes,
+                                                 .gradient_as_bucket_view = mode.view,
+                                                 .find_unused_parameters = mode.graph == Graph::changing,
+                                                 .static_graph = mode.graph == Graph::fixed,
+                                                 .comm_hook = mode.hook ? ddp::all_reduce_hook() : nullptr}};
   const auto settings = torch::optim::SGDOptions(0.05).momentum(0.9);
   torch::optim::SGD whole_optimizer(whole->parameters(), settings);
   torch::optim::SGD optimizer(model->parameters(), settings);

@@ -10,7 +10,6 @@
 #include <array>
 #include <chrono>
 #include <csignal>
-#include <cstdlib>
 #include <deque>
 #include <filesystem>
 #include <functional>

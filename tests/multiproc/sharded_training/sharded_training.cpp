@@ -1,21 +1,5 @@
 // Proves that training on shards is training: after every step, the replica that W ranks trained together must be the
 // one that a single process trains on whole batches. Start it as every rank of a job, with any launcher.
-#include <algorithm>
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <cstdio>
-#include <exception>
-#include <filesystem>
-#include <limits>
-#include <map>
-#include <span>
-#include <string>
-#include <utility>
-#include <variant>
-#include <vector>
-
-#include <fmt/format.h>
 #include <CLI/CLI.hpp>
 #include <ddp/ddp.hpp>
 

@@ -35,8 +35,7 @@ class HostFunctionScope {
  public:
   HostFunctionScope();
   ~HostFunctionScope();
-  HostFunctionScope(const HostFunctionScope&) = delete;
-  HostFunctionScope& operator=(const HostFunctionScope&) = delete;
+  HostFunctionScope& operator=(HostFunctionScope&&) = delete;
 };
 
 /// cuInit has been called: calls are allowed. A forked child of this process cannot use the driver.

@@ -22,8 +22,7 @@ struct GroupJob {
   std::thread thread;
   std::atomic<bool> joined{false};
   GroupJob() = default;
-  GroupJob(const GroupJob&) = delete;
-  GroupJob& operator=(const GroupJob&) = delete;
+  GroupJob& operator=(GroupJob&&) = delete;
   ~GroupJob() {
     if (thread.joinable()) thread.detach();  // nobody asked how it went
   }

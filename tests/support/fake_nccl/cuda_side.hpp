@@ -21,8 +21,7 @@ Place current_place();
 class PlaceScope {
  public:
   explicit PlaceScope(void* context);
-  PlaceScope(const PlaceScope&) = delete;
-  PlaceScope& operator=(const PlaceScope&) = delete;
+  PlaceScope& operator=(PlaceScope&&) = delete;
   ~PlaceScope();
 };
 

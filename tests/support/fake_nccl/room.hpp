@@ -54,8 +54,7 @@ class Room {
  public:
   /// Makes or opens it. Throws std::system_error.
   Room(const std::string& name, int size);
-  Room(const Room&) = delete;
-  Room& operator=(const Room&) = delete;
+  Room& operator=(Room&&) = delete;
   ~Room();
 
   int size() const { return size_; }

@@ -1,9 +1,4 @@
 // Reading and writing small binary messages: exact bytes, and refusal of everything that is cut or too long.
-#include <array>
-#include <limits>
-
-#include <gtest/gtest.h>
-
 #include "base/byte_stream.hpp"
 #include "support/error_of.hpp"
 

@@ -1,19 +1,10 @@
 #include "base/cgroup_limits.hpp"
 
-#include <stdlib.h>
-
-#include <filesystem>
-#include <fstream>
-#include <string>
-
-#include <gtest/gtest.h>
-
 namespace ddp::base {
 namespace {
 
 /// A made-up /proc and /sys.
-class CgroupFiles : public ::testing::Test {
- protected:
+struct CgroupFiles : ::testing::Test {
   CgroupFiles() {
     std::string name = ::testing::TempDir() + "cgroup_XXXXXX";
     root_ = ::mkdtemp(name.data());

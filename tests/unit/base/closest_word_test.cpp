@@ -1,9 +1,4 @@
 // Suggestions for typing mistakes: the fewest changes win, and distant words are none.
-#include <vector>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "base/closest_word.hpp"
 
 namespace ddp::base {
@@ -31,9 +26,6 @@ TEST(ClosestWord, TheFirstOfSeveralEquallyClose) {
   EXPECT_EQ(closest_word("pmi", kWords, 1), "pmix");
   EXPECT_EQ(closest_word("pmi1", kWords, 1), "pmix");
 }
-
-using ::testing::ElementsAre;
-using ::testing::IsEmpty;
 
 const std::vector<std::string> kNames{"--nproc", "--nproc-per-node", "--export", "--explain"};
 

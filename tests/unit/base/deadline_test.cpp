@@ -1,18 +1,11 @@
 // Deadlines: no overflow, rounding that never wakes early, and the earlier of two.
 #include <ddp/deadline.hpp>
 
-#include <gtest/gtest.h>
-
-#include <limits>
-#include <thread>
-
 namespace ddp {
 namespace {
 
 using std::chrono::hours;
 using std::chrono::microseconds;
-using std::chrono::milliseconds;
-using std::chrono::seconds;
 
 TEST(Deadline, HugeDurationsAreCutInsteadOfOverflowing) {
   const auto now = Deadline::Clock::now();

@@ -1,11 +1,4 @@
 // Environment variables: the table itself, strict reading of every type, and hints for typing mistakes.
-#include <algorithm>
-#include <cstdlib>
-#include <stdexcept>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <ddp/error.hpp>
 
 #include "base/env_table.hpp"
@@ -13,8 +6,6 @@
 
 namespace ddp::base {
 namespace {
-
-using testing::HasSubstr;
 
 Environment with(const std::string& name, const std::string& value) { return Environment{{{name, value}}}; }
 
@@ -151,8 +142,6 @@ TEST(ProcessEnvironment, IsACopy) {
 // DDP_PEER_TIMEOUT: its default, its unit, and that limits which healthy processes exceed are refused.
 
 namespace {
-
-using std::chrono::milliseconds;
 
 milliseconds with(const char* value) { return peer_timeout(Environment{{{"DDP_PEER_TIMEOUT", value}}}); }
 

@@ -1,13 +1,6 @@
 // The text that people read when something fails.
 #include <ddp/error.hpp>
 
-#include <gtest/gtest.h>
-
-#include <cerrno>
-#include <limits>
-#include <set>
-#include <string>
-
 #include "base/errors.hpp"
 
 namespace ddp {

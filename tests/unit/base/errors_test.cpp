@@ -1,8 +1,4 @@
 // What a Python program failed with is found in whatever its last lines are.
-#include <string>
-
-#include <gtest/gtest.h>
-
 #include "base/errors.hpp"
 
 namespace ddp::base {

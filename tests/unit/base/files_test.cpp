@@ -1,15 +1,4 @@
 // Files are replaced whole or not at all, and whatever cannot be written is an error.
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <array>
-#include <filesystem>
-#include <fstream>
-#include <sstream>
-
-#include <gmock/gmock.h>
-
 #include "base/files.hpp"
 #include "unit/kvs/rank_threads.hpp"
 
@@ -19,10 +8,8 @@ namespace {
 namespace fs = std::filesystem;
 using test::error_of;
 using test::thrown_by;
-using testing::HasSubstr;
 
-class WholeFileTest : public testing::Test {
- protected:
+struct WholeFileTest : testing::Test {
   void SetUp() override {
     std::string pattern = (fs::temp_directory_path() / "ddp_output.XXXXXX").string();
     ASSERT_NE(::mkdtemp(pattern.data()), nullptr);

@@ -1,17 +1,10 @@
 // ImitatedVariables of other launchers' ranks, and the lists of words by which users ask for them.
 #include "base/imitated_launchers.hpp"
 
-#include <gmock/gmock.h>
-
-#include <map>
-
 #include <ddp/error.hpp>
 
 namespace ddp::base {
 namespace {
-
-using testing::ElementsAre;
-using testing::IsEmpty;
 
 TEST(ImitatedLaunchers, WordsInAnyOrder) {
   EXPECT_EQ(text_of(read_words("reading --as", "mpi4py,horovod,mpi4py", kImportedWords), kImportedWords),

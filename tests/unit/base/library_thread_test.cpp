@@ -1,18 +1,8 @@
 // Calls that may hang: results and exceptions pass through, and a hang costs no more than the deadline.
-#include <chrono>
-#include <memory>
-#include <stdexcept>
-#include <string>
-
-#include <gtest/gtest.h>
-
 #include "base/library_thread.hpp"
 
 namespace ddp::base {
 namespace {
-
-using std::chrono::milliseconds;
-using std::chrono::seconds;
 
 TEST(AbandonableCall, PassesTheResultOn) {
   const auto result = abandonable_call([text = std::string("done")] { return text; }, Deadline::after(seconds(30)));
@@ -41,7 +31,7 @@ TEST(AbandonableCall, IsAbandonedAtTheDeadline) {
         ended->set_value();
         return 1;
       },
-      Deadline::after(milliseconds(50)));
+      Deadline::after(std::chrono::milliseconds(50)));
   EXPECT_FALSE(result);
   EXPECT_LT(Deadline::Clock::now() - begin, seconds(10));
   release->set_value();

@@ -1,22 +1,8 @@
 // Which lines are written, by DDP_LOG_LEVEL, and how they look. The level is read once per process, so each case runs
 // in a process of its own.
-#include <fcntl.h>
 #include <poll.h>
-#include <signal.h>
-#include <stdlib.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <array>
-#include <chrono>
-#include <cstdlib>
-#include <future>
-#include <string>
-#include <thread>
-
-#include <gtest/gtest.h>
 
 #include <ddp/deadline.hpp>
 
@@ -84,9 +70,6 @@ TEST(Log, LinesNameTheRankOnceItIsKnown) { EXPECT_EQ(output_at("error", 17), "[d
 // Lines that programs write past readers that are slow, stuck or gone.
 
 namespace {
-
-using std::chrono::milliseconds;
-using std::chrono::seconds;
 
 constexpr seconds kGenerous{60};
 

@@ -1,11 +1,6 @@
 // Described messages: their bytes, what is refused, and that a table lists all members.
 #include "base/message.hpp"
 
-#include <gtest/gtest.h>
-
-#include <cmath>
-#include <limits>
-
 #include "support/error_of.hpp"
 #include "support/message_check.hpp"
 
@@ -65,7 +60,6 @@ constexpr auto description(const Everything*) {
 namespace {
 
 using namespace sample;
-using testing::HasSubstr;
 
 TEST(Message, ComesBackAndRefusesWhatItsTableDoesNotAllow) {
   tests::check_message<Point>();

@@ -1,19 +1,9 @@
 #include "base/nccl_conf.hpp"
 
-#include <sys/stat.h>
-
-#include <filesystem>
-#include <fstream>
-#include <string>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 namespace ddp::base {
 namespace {
 
 namespace fs = std::filesystem;
-using ::testing::ElementsAre;
 
 TEST(NcclConf, IsReadAsNcclReadsIt) {
   EXPECT_THAT(parse_nccl_conf("# comment\nNCCL_A=1\n #NCCL_B=2\nNCCL_C = \"3\" \nno assignment\n=4\nNCCL_D=\nNCCL_A=5"),

@@ -1,14 +1,7 @@
 // The soft limit of open files follows what is needed, within the hard one.
 #include "base/unique_fd.hpp"
 
-#include <fcntl.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <gtest/gtest.h>
-
-#include <functional>
 
 namespace ddp::base {
 namespace {

@@ -1,16 +1,6 @@
 // Children that end in every way: how they ended is known, and none is left.
-#include <fcntl.h>
 #include <poll.h>
-#include <signal.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <chrono>
-#include <thread>
-#include <utility>
-
-#include <gtest/gtest.h>
 
 #include <ddp/error.hpp>
 
@@ -19,8 +9,6 @@
 
 namespace ddp::base {
 namespace {
-
-using std::chrono::milliseconds;
 
 Deadline patience() { return Deadline::after(std::chrono::seconds(60)); }
 Deadline now() { return Deadline::after(milliseconds(0)); }
@@ -232,8 +220,7 @@ class IdleProcess {
     if (pid_ != 0) return;
     for (;;) ::pause();
   }
-  IdleProcess(const IdleProcess&) = delete;
-  IdleProcess& operator=(const IdleProcess&) = delete;
+  IdleProcess& operator=(IdleProcess&&) = delete;
   ~IdleProcess() {
     ::kill(pid_, SIGKILL);
     ::waitpid(pid_, nullptr, 0);

@@ -1,22 +1,11 @@
 // The clock of deadlines stands still while the process is stopped.
 #include "base/running_clock.hpp"
 
-#include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <gtest/gtest.h>
-
-#include <chrono>
-#include <functional>
-#include <thread>
-
 #include <ddp/deadline.hpp>
 
 namespace ddp::base {
 namespace {
 
-using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
 /// Stops a child in the middle of what it does for @p time. Its exit status: 0 if @p body says that all is right.

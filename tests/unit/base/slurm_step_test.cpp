@@ -1,10 +1,4 @@
 // Which Slurm step an environment describes.
-#include <cstdlib>
-#include <map>
-#include <string>
-
-#include <gtest/gtest.h>
-
 #include <ddp/error.hpp>
 
 #include "base/slurm_step.hpp"
@@ -115,8 +109,7 @@ std::string settings_of(const std::string& step) {
       .step = step, .cpus = "0-1", .variables = {{.name = "STEP_TEST_OURS", .digest = value_digest("1")}}});
 }
 
-class DropStepSettings : public testing::Test {
- protected:
+struct DropStepSettings : testing::Test {
   void SetUp() override {
     ::setenv("SLURM_JOB_ID", "7", 1);
     ::setenv("SLURM_STEP_ID", "3", 1);

@@ -1,23 +1,10 @@
 // TCP with deadlines against peers that refuse, stay silent, do not read, or disappear in the middle of a message.
 #include <dlfcn.h>
-#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
-#include <unistd.h>
-
-#include <atomic>
-#include <cerrno>
-#include <chrono>
-#include <functional>
-#include <string>
-#include <thread>
-#include <vector>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <ddp/bytes.hpp>
 #include <ddp/error.hpp>
@@ -27,9 +14,6 @@
 
 namespace ddp::base {
 namespace {
-
-using std::chrono::milliseconds;
-using testing::HasSubstr;
 
 struct Outcome {
   ErrorCode code;
@@ -330,10 +314,6 @@ extern "C" int getaddrinfo(const char* host, const char* service, const addrinfo
 
 namespace ddp::base {
 namespace {
-
-using std::chrono::milliseconds;
-using std::chrono::seconds;
-using testing::HasSubstr;
 
 std::optional<Error> problem_of(const std::string& host, int flags, Deadline deadline) {
   return test::error_of([&] { resolve(host, 80, flags, "connecting to the store", deadline); });

@@ -1,12 +1,6 @@
 // torchrun's variables: what is written is what torchrun writes, and comes back when it is read.
 #include "base/torchrun_environment.hpp"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <map>
-#include <string>
-
 namespace ddp::base {
 namespace {
 

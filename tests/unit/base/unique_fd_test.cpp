@@ -1,14 +1,6 @@
 // The owner of a descriptor closes it exactly once.
-#include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <thread>
-#include <utility>
-
-#include <gtest/gtest.h>
 
 #include "base/unique_fd.hpp"
 

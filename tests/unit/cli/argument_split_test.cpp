@@ -1,16 +1,11 @@
 // Options and other words are told apart as Python's argparse does for torchrun.
 #include "cli/argument_split.hpp"
 
-#include <gmock/gmock.h>
-
 #include "cli/exit_error.hpp"
 
 namespace ddp::cli {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
 using Words = std::vector<std::string>;
 
 const std::vector<OptionShape> kKnown{{.name = "--nproc-per-node", .takes_value = true},

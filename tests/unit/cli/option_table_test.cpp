@@ -1,18 +1,12 @@
 // Help, manual page and completion for a program with commands; and how its words are read.
 #include "cli/option_table.hpp"
 
-#include <gmock/gmock.h>
-
-#include <array>
-
 #include "cli/exit_error.hpp"
 #include "cli/generated_pages.hpp"
 
 namespace ddp::cli {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
 using Words = std::vector<std::string>;
 
 struct Read {

@@ -2,19 +2,13 @@
 // subjects: INSTANTIATE_TEST_SUITE_P(Shm, BackendContract, Values(Subject{...}), subject_name).
 #pragma once
 
-#include <gtest/gtest.h>
-
-#include <array>
-#include <random>
-
 #include "support/sanitized.hpp"
 #include "unit/collectives/backend_ranks.hpp"
 #include "unit/collectives/checked_call.hpp"
 
 namespace ddp::collectives::testing {
 
-class BackendContract : public ::testing::TestWithParam<Subject> {
- protected:
+struct BackendContract : ::testing::TestWithParam<Subject> {
   int size() const { return GetParam().size; }
   std::size_t ranks() const { return static_cast<std::size_t>(size()); }
 

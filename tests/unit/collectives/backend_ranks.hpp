@@ -2,17 +2,6 @@
 // memory, operations driven as a group does it.
 #pragma once
 
-#include <gtest/gtest.h>
-
-#include <chrono>
-#include <exception>
-#include <functional>
-#include <memory>
-#include <span>
-#include <string>
-#include <thread>
-#include <vector>
-
 #include <ddp/backend.hpp>
 
 namespace ddp::collectives::testing {
@@ -94,8 +83,7 @@ class BackendRanks {
       if (backends_[static_cast<std::size_t>(rank)]) at(rank).close(soon());
     });
   }
-  BackendRanks(const BackendRanks&) = delete;
-  BackendRanks& operator=(const BackendRanks&) = delete;
+  BackendRanks& operator=(BackendRanks&&) = delete;
 
   int size() const { return static_cast<int>(backends_.size()); }
   Backend& at(int rank) { return *backends_[static_cast<std::size_t>(rank)]; }

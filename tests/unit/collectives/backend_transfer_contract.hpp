@@ -2,8 +2,6 @@
 // beside backend_contract.hpp.
 #pragma once
 
-#include <algorithm>
-
 #include "unit/collectives/backend_contract.hpp"
 
 namespace ddp::collectives::testing {

@@ -2,13 +2,6 @@
 // finish.
 #pragma once
 
-#include <atomic>
-#include <chrono>
-#include <memory>
-#include <optional>
-#include <string>
-#include <vector>
-
 #include "base/message.hpp"
 #include "base/socket.hpp"
 #include "collectives/failure_detector.hpp"
@@ -20,8 +13,6 @@ using collectives::GroupMembers;
 using collectives::OperationLog;
 using ddp::Operation;
 using ddp::OperationKind;
-using std::chrono::milliseconds;
-using std::chrono::seconds;
 using Ranks = std::vector<int>;
 
 /// Members of one group in one process. World ranks are ten times the rank in the group, so that mixing them up shows.

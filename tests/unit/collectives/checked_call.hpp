@@ -2,13 +2,6 @@
 // also the memory around the tensors.
 #pragma once
 
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <cstring>
-#include <numeric>
-#include <vector>
-
 #include "unit/collectives/sample_numbers.hpp"
 
 namespace ddp::collectives::testing {
@@ -31,8 +24,7 @@ class CheckedCall {
     if (call.kind == OperationKind::all_to_all) operation_.count = call.count * static_cast<std::size_t>(size);
     make_tensors();
   }
-  CheckedCall(const CheckedCall&) = delete;
-  CheckedCall& operator=(const CheckedCall&) = delete;
+  CheckedCall& operator=(CheckedCall&&) = delete;
 
   const Operation& operation() const { return operation_; }
 

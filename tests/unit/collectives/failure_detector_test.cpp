@@ -1,11 +1,5 @@
 // Finding out why an operation does not finish, among members that answer over real channels on loopback: which rank is
 // blamed, for what, and that all ranks learn it.
-#include <chrono>
-#include <thread>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "collectives/failure_detector.hpp"
 #include "unit/collectives/channel_members.hpp"
 #include "unit/kvs/rank_threads.hpp"
@@ -17,9 +11,6 @@ using ddp::test::all_reduce;
 using ddp::test::cause_found_by;
 using ddp::test::in;
 using ddp::test::Members;
-using std::chrono::milliseconds;
-using std::chrono::seconds;
-using ::testing::HasSubstr;
 using Ranks = std::vector<int>;
 
 TEST(FailureDetector, OperationThatFinishesWhileOthersAreAskedIsNoFailure) {
@@ -285,9 +276,6 @@ using ddp::test::all_reduce;
 using ddp::test::cause_found_by;
 using ddp::test::in;
 using ddp::test::Members;
-using std::chrono::milliseconds;
-using std::chrono::seconds;
-using ::testing::HasSubstr;
 using Ranks = std::vector<int>;
 
 bool always() { return true; }

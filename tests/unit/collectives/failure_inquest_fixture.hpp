@@ -1,19 +1,10 @@
 // Members of a group over made-up time and connections, healthy, troubled or dying, and a rank that waits for them.
 #pragma once
 
-#include <algorithm>
-#include <chrono>
-#include <optional>
-#include <random>
-#include <utility>
-#include <vector>
-
 #include "collectives/failure_inquest.hpp"
 
 namespace ddp::collectives::test {
 
-using std::chrono::milliseconds;
-using std::chrono::seconds;
 using Kind = world::PeerReply::Kind;
 using Time = LifeSigns::Time;
 

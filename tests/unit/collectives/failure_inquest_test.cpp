@@ -4,13 +4,6 @@
 #include "failure_inquest_fixture.hpp"
 #include "support/sanitized.hpp"
 
-#include <array>
-#include <sstream>
-#include <string>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 namespace ddp::collectives::test {
 namespace {
 

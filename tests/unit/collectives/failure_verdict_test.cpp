@@ -1,15 +1,11 @@
 // What members' replies prove, as a function of the replies alone.
 #include "collectives/failure_verdict.hpp"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 namespace ddp::collectives {
 namespace {
 
 using Kind = world::PeerReply::Kind;
 using Ranks = std::vector<int>;
-using ::testing::HasSubstr;
 
 /// Four members, of which this is the first; world ranks are ten times the rank in the group.
 const GroupMembers kMembers{.name = "test", .rank = 0, .global_ranks = {0, 10, 20, 30}, .channel = nullptr};

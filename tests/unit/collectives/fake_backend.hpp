@@ -1,19 +1,7 @@
 // A backend without communication: tests decide when its operations end, and see in which order they began.
 #pragma once
 
-#include <algorithm>
-#include <atomic>
-#include <chrono>
 #include <condition_variable>
-#include <deque>
-#include <functional>
-#include <map>
-#include <memory>
-#include <mutex>
-#include <set>
-#include <stdexcept>
-#include <string>
-#include <vector>
 
 #include <ddp/backend.hpp>
 

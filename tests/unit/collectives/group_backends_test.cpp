@@ -1,10 +1,4 @@
 // What ranks tell each other of their backends before they connect.
-#include <cstdlib>
-#include <string>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <ddp/error.hpp>
 
 #include "base/byte_stream.hpp"
@@ -113,16 +107,12 @@ TEST(GroupBackends, RefuseASecondOneThatServesNoCudaTensors) {
 
 namespace {
 
-using ddp::test::error_of;
-using ::testing::HasSubstr;
-
-class BackendLoader : public ::testing::Test {
- protected:
+struct BackendLoader : ::testing::Test {
   BackendLoader() { ::setenv("DDP_BACKEND_PATH", plugin_folder().c_str(), 1); }
   ~BackendLoader() override { ::unsetenv("DDP_BACKEND_PATH"); }
 
   static Error refusal(const std::string& name) {
-    const auto error = error_of([&] { load_backend(name); });
+    const auto error = ddp::test::error_of([&] { load_backend(name); });
     if (error) return *error;
     ADD_FAILURE() << name << " was loaded";
     return Error{{.code = ErrorCode::aborted}};

@@ -2,13 +2,6 @@
 // ends.
 #include "collectives/group_engine.hpp"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <chrono>
-#include <optional>
-#include <thread>
-
 #include "base/socket.hpp"
 #include "unit/collectives/fake_backend.hpp"
 #include "unit/kvs/rank_threads.hpp"
@@ -20,14 +13,10 @@ using ddp::test::BackendControl;
 using ddp::test::error_of;
 using ddp::test::soon;
 using ddp::test::thrown_by;
-using std::chrono::milliseconds;
-using std::chrono::seconds;
-using ::testing::HasSubstr;
 using Events = std::vector<std::string>;
 
 /// A group whose other members never need to be asked.
-class GroupEngineTest : public ::testing::Test {
- protected:
+struct GroupEngineTest : ::testing::Test {
   void start(milliseconds timeout = seconds(30)) {
     GroupMembers members{.name = "test",
                          .rank = 0,

@@ -6,8 +6,6 @@
 namespace ddp::collectives {
 namespace {
 
-using testing::HasSubstr;
-
 TEST(GroupStatus, AreMessages) {
   tests::check_message<StatusQuestion>();
   tests::check_message<Verdict>();

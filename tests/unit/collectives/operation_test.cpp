@@ -1,15 +1,5 @@
 // Operations as values: a fingerprint that is equal exactly when two ranks' arguments fit together, their text, and the
 // log of the last ones.
-#include <array>
-#include <limits>
-#include <set>
-#include <string>
-#include <tuple>
-#include <vector>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <ddp/operation.hpp>
 #include <ddp/tensor_view.hpp>
 
@@ -196,8 +186,6 @@ namespace {
 
 using ddp::test::error_of;
 using ddp::test::thrown_by;
-using testing::ElementsAre;
-using testing::ElementsAreArray;
 using Shape = std::vector<std::int64_t>;
 
 TEST(TensorView, CountsElementsAndBytes) {

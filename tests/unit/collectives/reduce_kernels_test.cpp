@@ -1,14 +1,5 @@
 // Reductions on the host, compared with a plain implementation for every type and operation.
-#include <algorithm>
-#include <array>
 #include <bit>
-#include <cmath>
-#include <cstring>
-#include <limits>
-#include <random>
-#include <vector>
-
-#include <gtest/gtest.h>
 
 #include <ddp/tensor_view.hpp>
 
@@ -341,8 +332,7 @@ std::uint16_t nearest(float value) {
 }
 
 template <class Format>
-class HalfTypes : public testing::Test {
- protected:
+struct HalfTypes : testing::Test {
   using Type = typename Format::Type;
   static void expect_nearest(float value) {
     if (std::isnan(value)) {

@@ -2,17 +2,7 @@
 // bits that the description of Reduction promises.
 #include "collectives/reduce_loops_table.hpp"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <array>
 #include <bit>
-#include <cmath>
-#include <cstring>
-#include <functional>
-#include <map>
-#include <random>
-#include <vector>
 #ifdef __SSE2__
 #include <xmmintrin.h>
 #endif

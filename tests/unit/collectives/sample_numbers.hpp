@@ -2,13 +2,7 @@
 // are whole numbers that every element type holds exactly, so no result depends on the order of additions.
 #pragma once
 
-#include <algorithm>
-#include <array>
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
 #include <type_traits>
-#include <vector>
 
 #include <ddp/operation.hpp>
 

@@ -2,14 +2,6 @@
 // orders of a small group, and in some thousand of larger ones.
 #include "collectives/failure_detector.hpp"
 
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <deque>
-#include <numeric>
-#include <random>
-#include <set>
-
 #include "support/sanitized.hpp"
 
 namespace ddp::collectives {

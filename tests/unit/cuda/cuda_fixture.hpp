@@ -2,13 +2,6 @@
 #pragma once
 
 #include <condition_variable>
-#include <cstdlib>
-#include <functional>
-#include <mutex>
-#include <thread>
-#include <vector>
-
-#include <gtest/gtest.h>
 
 #include "cuda/context.hpp"
 #include "cuda/driver.hpp"
@@ -90,8 +83,7 @@ void until(Condition condition) {
 }
 
 /// Device 0, or the given one, is current.
-class CudaTest : public ::testing::Test {
- protected:
+struct CudaTest : ::testing::Test {
   explicit CudaTest(int device = 0)
       : api(fake_driver()), context(PrimaryContext::retain(device)), scope_(std::make_unique<ContextScope>(*context)) {}
 

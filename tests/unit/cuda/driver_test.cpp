@@ -1,15 +1,4 @@
 // The driver's library: where it is looked for, what is said when it is missing, broken or too old, and its symbols.
-#include <array>
-#include <cstdio>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
-#include <sstream>
-#include <string>
-
-#include <fmt/format.h>
-#include <gmock/gmock.h>
-
 #include <ddp/error.hpp>
 
 #include "cuda/context.hpp"
@@ -21,10 +10,6 @@
 
 namespace ddp::cuda {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::StartsWith;
 
 std::string fake_driver() { return ddp::test::built_file("lib/fake_cuda/libcuda.so.1"); }
 
@@ -127,8 +112,6 @@ TEST(Driver, VersionText) {
 // The owners of contexts, streams, events, memory and modules, and what errors say.
 
 namespace {
-
-using ::testing::HasSubstr;
 
 TEST(CudaOwners, LeaveNothingBehind) {
   fake_driver();

@@ -1,7 +1,4 @@
 // The double's captures and graphs.
-#include <atomic>
-#include <memory>
-
 #include "cuda/stream.hpp"
 #include "unit/cuda/cuda_fixture.hpp"
 

@@ -1,13 +1,4 @@
 // The double's memory: poison, copies in the stream's order, calls that wait for the device, and pointers' attributes.
-#include <signal.h>
-#include <unistd.h>
-
-#include <array>
-#include <atomic>
-#include <cmath>
-#include <cstring>
-#include <set>
-
 #include "cuda/context.hpp"
 #include "unit/cuda/cuda_fixture.hpp"
 

@@ -1,7 +1,4 @@
 // The double's streams and events do as CUDA's documentation says; the sources are named in tests/support/fake_cuda.
-#include <atomic>
-#include <memory>
-
 #include "unit/cuda/cuda_fixture.hpp"
 
 namespace ddp::cuda {

@@ -1,9 +1,4 @@
 // Environments of many ranks: the message of each, what differs, the table and the JSON document.
-#include <thread>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <ddp/error.hpp>
 
 #include "diagnostics/environment/environment_dump.hpp"
@@ -14,11 +9,6 @@
 
 namespace ddp::diagnostics {
 namespace {
-
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
-using testing::Not;
 
 RankEnvironment rank_with(int rank, std::vector<RankVariable> variables) {
   return {.rank = rank,

@@ -1,17 +1,10 @@
 // What is wrong with one process's variables, and where they came from.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "base/slurm_step.hpp"
 #include "diagnostics/environment/rank_environment.hpp"
 #include "support/checkout.hpp"
 
 namespace ddp::diagnostics {
 namespace {
-
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
 
 NcclFile nccl() { return scan_nccl(ddp::test::built_file("tests/unit/diagnostics/nccl/libnccl.so.2")); }
 NcclFile no_nccl() { return {.problem = "none was found"}; }

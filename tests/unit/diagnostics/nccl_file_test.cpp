@@ -1,28 +1,12 @@
 // Which variables a library reads, and which library would be loaded, without loading it.
 #include "diagnostics/environment/nccl_file.hpp"
 
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <set>
-#include <sstream>
-#include <string>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "support/checkout.hpp"
 
 namespace ddp::diagnostics {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::Pair;
 
 std::string nccl_double() { return ddp::test::built_file("tests/unit/diagnostics/nccl/libnccl.so.2"); }
 std::string plugin_double() { return ddp::test::built_file("tests/unit/diagnostics/nccl/libnccl-net-site.so"); }
@@ -30,8 +14,7 @@ std::string plugin_double() { return ddp::test::built_file("tests/unit/diagnosti
 /// Of this process: others may run the same tests.
 struct ScratchFolder {
   ScratchFolder() = default;
-  ScratchFolder(const ScratchFolder&) = delete;
-  ScratchFolder& operator=(const ScratchFolder&) = delete;
+  ScratchFolder& operator=(ScratchFolder&&) = delete;
   ~ScratchFolder() {
     std::error_code ignored;
     fs::remove_all(path, ignored);

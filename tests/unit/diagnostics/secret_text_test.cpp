@@ -1,17 +1,10 @@
 // Of fifty variables with a secret in them none shows it, and ordinary ones stay as they are.
 #include "diagnostics/environment/redaction.hpp"
 
-#include <gmock/gmock.h>
-
-#include <string>
-
 #include "diagnostics/environment/variable_table.hpp"
 
 namespace ddp::diagnostics {
 namespace {
-
-using testing::HasSubstr;
-using testing::Not;
 
 struct Case {
   const char* name;

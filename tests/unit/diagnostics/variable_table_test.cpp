@@ -1,18 +1,11 @@
 // The table of variables, whose they are, and what is never shown.
 #include "diagnostics/environment/variable_table.hpp"
 
-#include <set>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "diagnostics/environment/judge.hpp"
 #include "diagnostics/environment/redaction.hpp"
 
 namespace ddp::diagnostics {
 namespace {
-
-using testing::HasSubstr;
 
 TEST(VariableTable, IsWellFormed) {
   ASSERT_GT(variable_table().size(), 400U);

@@ -2,24 +2,6 @@
 // add up to the whole batch.
 #include "digits/digits.hpp"
 
-#include <unistd.h>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <array>
-#include <cmath>
-#include <filesystem>
-#include <fstream>
-#include <numeric>
-#include <random>
-#include <span>
-#include <stdexcept>
-#include <string>
-#include <utility>
-#include <vector>
-
 namespace digits {
 namespace {
 

@@ -1,20 +1,4 @@
 // What a process's flight recorder shows to other processes.
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <algorithm>
-#include <atomic>
-#include <chrono>
-#include <cstring>
-#include <fstream>
-#include <numeric>
-#include <optional>
-#include <set>
-#include <thread>
-#include <vector>
-
-#include <gtest/gtest.h>
-
 #include "flight/flight_memory.hpp"
 #include "flight/flight_ring.hpp"
 #include "flight/flight_view.hpp"

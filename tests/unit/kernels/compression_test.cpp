@@ -1,14 +1,6 @@
 // Quantization and the selection of the largest elements, against what they mean, in double precision.
 #include "kernels/compression.hpp"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <cmath>
-#include <limits>
-#include <random>
-
 #include <ddp/error.hpp>
 
 #include "unit/kernels/place.hpp"

@@ -1,14 +1,6 @@
 // Flattening, scaling, casting and filling, on the processor and through CUDA's driver API: the same tests.
 #include "kernels/copies.hpp"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <array>
-#include <cmath>
-#include <limits>
-#include <random>
-
 #include <ddp/error.hpp>
 
 #include "kernels/arguments.hpp"

@@ -1,14 +1,6 @@
 // The device code that libddp carries: for which devices, and how large.
 #include "kernels/device/device_image.hpp"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <cstdint>
-#include <cstring>
-#include <set>
-#include <string>
-
 #include "support/sanitized.hpp"
 
 namespace ddp::kernels {

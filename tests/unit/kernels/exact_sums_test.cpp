@@ -1,14 +1,6 @@
 // Exact sums and means, against integers of 128 bits.
 #include "kernels/copies.hpp"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <cmath>
-#include <cstring>
-#include <limits>
-#include <random>
-
 #include "kernels/arguments.hpp"
 #include "kernels/element.hpp"
 #include "unit/kernels/place.hpp"

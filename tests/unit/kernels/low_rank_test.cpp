@@ -1,13 +1,6 @@
 // Products with thin factors and Gram-Schmidt, against what they mean, in double precision.
 #include "kernels/low_rank.hpp"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <cmath>
-#include <limits>
-#include <random>
-
 #include "kernels/arguments.hpp"
 #include "unit/kernels/place.hpp"
 

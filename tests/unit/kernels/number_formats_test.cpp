@@ -2,15 +2,6 @@
 // even one.
 #include "kernels/number_formats.hpp"
 
-#include <gtest/gtest.h>
-
-#include <cmath>
-#include <cstdint>
-#include <limits>
-#include <random>
-#include <string>
-#include <vector>
-
 namespace ddp::kernels {
 namespace {
 

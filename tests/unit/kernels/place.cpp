@@ -1,7 +1,6 @@
 #include "unit/kernels/place.hpp"
 
 #ifdef DDP_HAS_FAKE_CUDA
-#include <array>
 
 #include "cuda/context.hpp"
 #include "cuda/driver.hpp"

@@ -1,14 +1,6 @@
 // Where a test runs kernels: on this processor, or on a CUDA device, with memory that the kernels can reach.
 #pragma once
 
-#include <cstddef>
-#include <cstring>
-#include <memory>
-#include <string>
-#include <vector>
-
-#include <gtest/gtest.h>
-
 #include "kernels/executor.hpp"
 
 namespace ddp::kernels {
@@ -16,8 +8,7 @@ namespace ddp::kernels {
 class Place {
  public:
   Place() = default;
-  Place(const Place&) = delete;
-  Place& operator=(const Place&) = delete;
+  Place& operator=(Place&&) = delete;
   virtual ~Place() = default;
 
   virtual Executor& executor() = 0;
@@ -67,8 +58,7 @@ std::unique_ptr<Place> make_place(const std::string& name, std::string& why);
 
 // Runs a test in each place where kernels run.
 
-class KernelsTest : public testing::TestWithParam<std::string> {
- protected:
+struct KernelsTest : testing::TestWithParam<std::string> {
   void SetUp() override {
     std::string why;
     place_ = make_place(GetParam(), why);

@@ -1,12 +1,6 @@
 // The store that needs no launcher, with ranks as threads: what is visible when, and what a missing rank does.
 #include "kvs/memory_store.hpp"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <chrono>
-#include <memory>
-
 #include "base/byte_stream.hpp"
 #include "unit/kvs/rank_threads.hpp"
 

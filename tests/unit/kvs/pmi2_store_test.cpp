@@ -1,18 +1,7 @@
 // The PMI-2 store against a server in a thread: what must work, and every way in which the server can fail it.
 #include "kvs/pmi2_store.hpp"
 
-#include <fcntl.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <sys/socket.h>
-#include <unistd.h>
-
-#include <array>
-#include <atomic>
-#include <memory>
-#include <string>
-
-#include <fmt/format.h>
 
 #include "support/fake_pmi2_server.hpp"
 #include "unit/kvs/rank_threads.hpp"
@@ -26,8 +15,6 @@ using test::FakePmi2Server;
 using test::run_ranks;
 using test::soon;
 using test::thrown_by;
-using testing::ElementsAre;
-using testing::HasSubstr;
 
 Pmi2Identity identity(int rank, int size) { return {.job_id = "77.0", .rank = rank, .size = size}; }
 

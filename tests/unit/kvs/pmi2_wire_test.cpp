@@ -1,11 +1,6 @@
 // Framing, parsing and value encoding of PMI-2.
 #include "kvs/pmi2_wire.hpp"
 
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <string>
-
 #include "support/sanitized.hpp"
 #include "unit/kvs/rank_threads.hpp"
 
@@ -13,7 +8,6 @@ namespace ddp::kvs {
 namespace {
 
 using test::error_of;
-using test::thrown_by;
 
 TEST(Pmi2Message, IsFramedAsSlurmExpects) {
   const Pmi2Message message{.command = "kvs-put", .fields = {{"key", "k"}, {"value", "a=b"}}};
@@ -22,7 +16,7 @@ TEST(Pmi2Message, IsFramedAsSlurmExpects) {
 
 TEST(Pmi2Message, RefusesWhatCannotBeCarried) {
   for (const std::string& value : {std::string("a;b"), std::string("a\0b", 3), std::string(1'000'000, 'x')}) {
-    const Error error = thrown_by([&] { encode_pmi2({.command = "kvs-put", .fields = {{"value", value}}}); });
+    const Error error = test::thrown_by([&] { encode_pmi2({.command = "kvs-put", .fields = {{"value", value}}}); });
     EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
   }
 }

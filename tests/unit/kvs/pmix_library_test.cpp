@@ -1,19 +1,10 @@
 // What opening PMIx's library says where there is none, or another library under its name.
-#include <string>
-#include <utility>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <ddp/error.hpp>
 
 #include "kvs/pmix_library.hpp"
 
 namespace ddp::kvs {
 namespace {
-
-using testing::AllOf;
-using testing::HasSubstr;
 
 std::string refusal_of(const std::string& name) {
   try {

@@ -1,15 +1,6 @@
 // Ranks as threads of a test, and the values that they exchange.
 #pragma once
 
-#include <array>
-#include <chrono>
-#include <cstddef>
-#include <exception>
-#include <functional>
-#include <optional>
-#include <thread>
-#include <vector>
-
 #include <ddp/deadline.hpp>
 #include <ddp/error.hpp>
 #include <ddp/key_value_store.hpp>

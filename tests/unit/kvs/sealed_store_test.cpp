@@ -1,13 +1,6 @@
 // What others find in a sealed store, and what a rank makes of values that they put there.
 #include <ddp/sealed_store.hpp>
 
-#include <algorithm>
-#include <map>
-#include <memory>
-#include <string>
-
-#include <gmock/gmock.h>
-
 #include <ddp/error.hpp>
 #include "support/error_of.hpp"
 
@@ -42,8 +35,7 @@ class OpenStore final : public KeyValueStore {
   int rank_;
 };
 
-class SealedStore : public testing::Test {
- protected:
+struct SealedStore : testing::Test {
   std::unique_ptr<KeyValueStore> rank(int number, const std::string& secret = "secret", const std::string& name = "a") {
     return sealed_store(std::make_unique<OpenStore>(table, number), bytes(secret), name);
   }

@@ -1,20 +1,12 @@
 // What all stores have in common: argument checks, the time kept for finding out who is missing, and the fence's error.
-#include <chrono>
-#include <string>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "kvs/store_contract.hpp"
 #include "unit/kvs/rank_threads.hpp"
 
 namespace ddp::kvs {
 namespace {
 
-using std::chrono::milliseconds;
 using test::error_of;
 using test::thrown_by;
-using testing::HasSubstr;
 
 TEST(StoreContract, RanksOutsideTheWorldAreRefused) {
   for (const int rank : {0, 1, 3}) EXPECT_NO_THROW(check_rank(rank, 4)) << rank;

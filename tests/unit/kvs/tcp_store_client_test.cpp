@@ -1,21 +1,7 @@
 // The TCPStore client against PyTorch's own servers, and against servers that misbehave.
 #include "kvs/tcp_store_client.hpp"
 
-#include <fcntl.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <sys/socket.h>
-#include <unistd.h>
-
-#include <array>
-#include <atomic>
-#include <cstring>
-#include <functional>
-#include <memory>
-#include <string>
-#include <thread>
-
-#include <fmt/format.h>
 
 #include "base/byte_stream.hpp"
 #include "base/socket.hpp"
@@ -30,10 +16,8 @@ using test::error_of;
 using test::run_ranks;
 using test::soon;
 using test::thrown_by;
-using testing::ElementsAre;
 
-class TorchStore : public testing::TestWithParam<bool> {
- protected:
+struct TorchStore : testing::TestWithParam<bool> {
   static void SetUpTestSuite() {
     if (!server_) server_ = std::make_unique<test::TorchStoreServer>();
   }

@@ -1,14 +1,6 @@
 #include "unit/kvs/torch_store_server.hpp"
 
-#include <fcntl.h>
 #include <poll.h>
-#include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <array>
-#include <cstdio>
-#include <cstdlib>
 
 #include <ddp/deadline.hpp>
 

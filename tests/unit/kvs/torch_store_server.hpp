@@ -3,9 +3,6 @@
 
 #include <sys/types.h>
 
-#include <cstdint>
-#include <string>
-
 #include "base/unique_fd.hpp"
 
 namespace ddp::test {
@@ -14,8 +11,7 @@ namespace ddp::test {
 class TorchStoreServer {
  public:
   TorchStoreServer();
-  TorchStoreServer(const TorchStoreServer&) = delete;
-  TorchStoreServer& operator=(const TorchStoreServer&) = delete;
+  TorchStoreServer& operator=(TorchStoreServer&&) = delete;
   ~TorchStoreServer();
 
   /// Why there is no server; empty if there is one.

@@ -1,9 +1,6 @@
 // What rank 0 decides of what ranks announce.
 #include "named/coordinator.hpp"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "named/comparison.hpp"
 #include "named/set_state.hpp"
 #include "support/message_check.hpp"
@@ -11,21 +8,12 @@
 namespace ddp::named {
 namespace {
 
-using testing::AllOf;
-using testing::Contains;
-using testing::Each;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
-using testing::Not;
-
 Request request(const std::string& name, std::int64_t elements = 4, Kind kind = Kind::all_reduce) {
   return {.key = {.kind = kind, .name = name},
           .facts = {.tensors = {{.dtype = DType::float32, .shape = {elements, 2}}}}};
 }
 
-class CoordinatorTest : public testing::Test {
- protected:
+struct CoordinatorTest : testing::Test {
   void announce(int rank, const std::vector<Request>& requests, std::uint64_t epoch = 0, int set = 0) {
     coordinator_.announce(rank, {.set = set, .epoch = epoch, .requests = requests}, now_);
   }

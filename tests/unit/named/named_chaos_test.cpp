@@ -1,16 +1,9 @@
 // Operations of all kinds, in another order on each rank, from two threads, over three sets, some of them wrong in a
 // random way: every wrong one is told on all ranks of its set, every right one has the right result.
-#include <algorithm>
-#include <cstdlib>
-#include <random>
-#include <thread>
-
 #include "unit/named/named_ranks.hpp"
 
 namespace ddp {
 namespace {
-
-using test::end_of;
 
 constexpr int kRanks = 3;
 constexpr int kOperations = 200;
@@ -84,7 +77,7 @@ bool fails(const Planned& planned) { return planned.wrong != Wrong::no; }
 void check(int rank, const Submitted& one) {
   const Planned& planned = *one.planned;
   const auto& ranks = members()[static_cast<std::size_t>(planned.set)];
-  const auto error = end_of(*one.handle);
+  const auto error = test::end_of(*one.handle);
   if (fails(planned)) {
     ASSERT_TRUE(error) << planned.name;
     EXPECT_EQ(error->code(), ErrorCode::mismatch);

@@ -1,10 +1,6 @@
 // Named operations of ranks that are threads: order, results, errors after which the set lives on, and what is learned.
 #include "unit/named/named_ranks.hpp"
 
-#include <atomic>
-#include <numeric>
-#include <thread>
-
 namespace ddp {
 namespace {
 
@@ -14,8 +10,6 @@ using test::expect_success;
 using test::reduction;
 using test::run_named;
 using test::thrown_by;
-using testing::ElementsAre;
-using testing::HasSubstr;
 
 template <class T>
 std::vector<T> values_of(const NamedResult& result) {

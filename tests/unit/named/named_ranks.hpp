@@ -1,14 +1,6 @@
 // Ranks as threads, over a real group, with named operations.
 #pragma once
 
-#include <memory>
-#include <set>
-#include <string>
-#include <vector>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <ddp/named_operations.hpp>
 #include <ddp/process_group.hpp>
 

@@ -1,15 +1,6 @@
 // Which tensors share a bucket: the known answers of PyTorch's tests, and properties that hold for any input.
 #include "reducer/bucket.hpp"
 
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <array>
-#include <map>
-#include <numeric>
-#include <random>
-#include <set>
-
 #include <ddp/error.hpp>
 
 namespace ddp::reducer {

@@ -3,22 +3,12 @@
 #include <ddp/comm_hooks.hpp>
 #include <ddp/model_averaging.hpp>
 
-#include <array>
-#include <cmath>
-#include <future>
-#include <limits>
-#include <numeric>
-#include <thread>
-
 #include "reducer/bucket.hpp"
 #include "reducer/bucket_set.hpp"
 #include "unit/reducer/reducer_fixture.hpp"
 
 namespace ddp {
 namespace {
-
-using testing::Each;
-using testing::IsEmpty;
 
 /// One parameter, exchanged with a rank that has the same.
 class CommHooks : public ReducerTest {

@@ -1,18 +1,11 @@
 // What a Reducer notes of itself, its steps and its buckets.
 #include <ddp/ddp_log.hpp>
 
-#include <unistd.h>
-
-#include <array>
-#include <thread>
-
 #include "flight/flight_view.hpp"
 #include "unit/reducer/reducer_fixture.hpp"
 
 namespace ddp {
 namespace {
-
-using testing::StartsWith;
 
 class DdpLogTest : public ReducerTest {
  protected:

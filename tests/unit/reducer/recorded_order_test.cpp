@@ -1,18 +1,10 @@
 // An order that one run records, and with which the first step of the next one overlaps.
 #include <ddp/recorded_order.hpp>
 
-#include <sys/stat.h>
-
-#include <filesystem>
-#include <fstream>
-#include <iterator>
-
 #include "unit/reducer/reducer_fixture.hpp"
 
 namespace ddp {
 namespace {
-
-using testing::Each;
 
 class RecordedOrderTest : public ReducerTest {
  protected:

@@ -3,12 +3,6 @@
 
 #include <ddp/reducer.hpp>
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <cstring>
-#include <deque>
-
 #include "collectives/group_engine.hpp"
 #include "unit/collectives/fake_backend.hpp"
 #include "unit/kvs/rank_threads.hpp"
@@ -20,8 +14,6 @@ using ddp::OperationKind;
 using test::error_of;
 using test::soon;
 using test::thrown_by;
-using testing::ElementsAre;
-using testing::HasSubstr;
 
 /// The other rank, if there is one, has the same of everything.
 inline void twin(const ddp::Operation& operation) {
@@ -42,8 +34,7 @@ inline void twin(const ddp::Operation& operation) {
 
 /// Four parameters of ten floats, each a bucket of its own; buckets start with the last parameter. Collective 1
 /// compares the parameters, 2 broadcasts them, the first step's buckets are 3 to 6, and 7 tells who misses gradients.
-class ReducerTest : public testing::Test {
- protected:
+struct ReducerTest : testing::Test {
   ReducerTest() {
     control_->effect = twin;
     for (int i = 0; i < 4; ++i) {

@@ -2,20 +2,10 @@
 // hooks, memory.
 #include <ddp/broadcast_coalesced.hpp>
 
-#include <array>
-#include <cmath>
-#include <limits>
-#include <numeric>
-#include <thread>
-
 #include "unit/reducer/reducer_fixture.hpp"
 
 namespace ddp {
 namespace {
-
-using testing::Each;
-using testing::IsEmpty;
-using testing::SizeIs;
 
 class ReducerModes : public ReducerTest {
  protected:

@@ -1,16 +1,8 @@
 // What a Reducer carries from one step to the next, and must not: where gradients are, who used them, counts of marks.
-#include <algorithm>
-#include <array>
-#include <optional>
-#include <vector>
-
 #include "unit/reducer/reducer_fixture.hpp"
 
 namespace ddp {
 namespace {
-
-using testing::Each;
-using testing::SizeIs;
 
 class ReducerState : public ReducerTest {
  protected:
@@ -205,10 +197,6 @@ TEST_F(ReducerState, AStepWithoutSynchronizationBeforeBucketsAreRebuiltDoesNotLo
 // A step whose backward pass fails on this rank, and gradients that move into buckets when these are full.
 
 namespace {
-
-using testing::Each;
-using testing::IsEmpty;
-using testing::SizeIs;
 
 class GivenUpStep : public ReducerTest {};
 

@@ -1,12 +1,4 @@
 // The Reducer over a backend that plays the other rank: bucket order and memory, and how a step fails.
-#include <array>
-#include <cstring>
-#include <future>
-#include <mutex>
-#include <numeric>
-#include <optional>
-#include <thread>
-
 #include "unit/reducer/reducer_fixture.hpp"
 
 namespace ddp {

@@ -1,12 +1,6 @@
 // Which words of a command line srun would take for its own: a table of command lines.
 #include "srun_side/command_line.hpp"
 
-#include <sstream>
-#include <string>
-#include <vector>
-
-#include <gtest/gtest.h>
-
 namespace ddp::srun_plugin {
 namespace {
 

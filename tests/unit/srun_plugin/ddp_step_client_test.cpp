@@ -1,18 +1,10 @@
 // Which program the client of ddp-step starts, and that none holds it up, however silent, endless or deaf it is.
 #include "ddp_step_fixture.hpp"
 
-#include <fcntl.h>
-
-#include <gmock/gmock.h>
-
 #include "base/byte_stream.hpp"
 
 namespace ddp::srun_plugin::test {
 namespace {
-
-using std::chrono::milliseconds;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 TEST_F(StepProgramTest, AWrongPathIsNamed) {
   const std::string path = folder_ / "nothing";

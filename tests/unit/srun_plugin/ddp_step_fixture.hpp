@@ -1,21 +1,6 @@
 // A folder for the scripts that stand for ddp-step, and what tests of it and of its client wait for.
 #pragma once
 
-#include <signal.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <chrono>
-#include <filesystem>
-#include <fstream>
-#include <functional>
-#include <iterator>
-#include <string>
-#include <vector>
-
-#include <gtest/gtest.h>
-
 #include <ddp/error.hpp>
 
 #include "srun_side/ddp_step_client.hpp"
@@ -50,8 +35,7 @@ inline std::string read_file(const fs::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-class StepProgramTest : public ::testing::Test {
- protected:
+struct StepProgramTest : ::testing::Test {
   StepProgramTest() {
     std::string name = (fs::temp_directory_path() / "ddp-step-XXXXXX").string();
     if (::mkdtemp(name.data()) == nullptr) ADD_FAILURE() << "mkdtemp: " << name;

@@ -1,15 +1,9 @@
 // The real ddp-step: its store, its plans, how it ends, and what it has of the process that started it.
 #include "ddp_step_fixture.hpp"
 
-#include <fcntl.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 
 #include <charconv>
-#include <map>
-#include <set>
-
-#include <gmock/gmock.h>
 
 #include <ddp/version.hpp>
 
@@ -22,11 +16,6 @@
 
 namespace ddp::srun_plugin::test {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::MatchesRegex;
-using ::testing::StartsWith;
 
 const std::string kSecretLine = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f\n";
 

@@ -1,14 +1,6 @@
 // Whose exception is in a step's output, where tracebacks of several ranks are mixed.
 #include "step_program/last_words.hpp"
 
-#include <fcntl.h>
-#include <stdlib.h>
-#include <unistd.h>
-
-#include <string>
-
-#include <gtest/gtest.h>
-
 #include "base/unique_fd.hpp"
 
 namespace ddp::srun_plugin {

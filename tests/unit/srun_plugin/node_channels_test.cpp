@@ -2,17 +2,6 @@
 #include "task_side/node_channels.hpp"
 
 #include <poll.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <chrono>
-#include <functional>
-#include <string>
-#include <variant>
-#include <vector>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include "base/byte_stream.hpp"
 #include "base/socket.hpp"
@@ -22,9 +11,6 @@ namespace {
 
 using base::to_bytes;
 using base::to_text;
-using std::chrono::milliseconds;
-using ::testing::Each;
-using ::testing::ElementsAre;
 
 Deadline patience() { return Deadline::after(std::chrono::seconds(60)); }
 

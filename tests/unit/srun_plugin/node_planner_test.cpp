@@ -1,17 +1,6 @@
 // What ddp-step tells the tasks of a node, on machines of which the tests know everything.
 #include "step_program/node_planner.hpp"
 
-#include <algorithm>
-#include <map>
-#include <optional>
-#include <set>
-#include <string>
-#include <utility>
-#include <vector>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <ddp/error.hpp>
 #include <ddp/topology.hpp>
 
@@ -22,13 +11,6 @@
 namespace ddp::srun_plugin {
 namespace {
 
-using ::testing::Contains;
-using ::testing::Each;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using ::testing::Not;
-using ::testing::StartsWith;
 using Variables = std::map<std::string, std::string, std::less<>>;
 
 /// 2 packages with 4 cores each, of 1 processor each; no devices.

@@ -1,14 +1,5 @@
 #include "task_side/node_questions.hpp"
 
-#include <cstdint>
-#include <map>
-#include <span>
-#include <string>
-#include <vector>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <ddp/error.hpp>
 
 #include "base/slurm_step.hpp"
@@ -21,7 +12,6 @@ extern "C" {
 namespace ddp::srun_plugin {
 namespace {
 
-using ::testing::HasSubstr;
 using Variables = std::map<std::string, std::string, std::less<>>;
 
 /// Rank 5 of 8, of which three are on this second node.

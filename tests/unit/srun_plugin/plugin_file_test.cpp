@@ -1,24 +1,8 @@
 // The plugin as a file: it is loaded into srun and slurmstepd, so it may neither show nor need what others have.
-#include <cstdio>
-#include <memory>
-#include <string>
-#include <vector>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "support/checkout.hpp"
 
 namespace ddp::srun_plugin {
 namespace {
-
-using ::testing::AnyOf;
-using ::testing::Each;
-using ::testing::IsEmpty;
-using ::testing::MatchesRegex;
-using ::testing::Not;
-using ::testing::StartsWith;
-using ::testing::UnorderedElementsAre;
 
 /// The lines that @p command writes about the plugin.
 std::vector<std::string> about_plugin(const std::string& command) {

@@ -1,13 +1,5 @@
 #include "srun_side/plugin_options.hpp"
 
-#include <fstream>
-#include <map>
-#include <string>
-#include <vector>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <ddp/error.hpp>
 
 #include "support/checkout.hpp"
@@ -15,10 +7,6 @@
 
 namespace ddp::srun_plugin {
 namespace {
-
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 // Lookup is a plain function, as getenv(3) is.
 std::map<std::string, std::string>& variables() {

@@ -1,23 +1,10 @@
 // What srun --ddp says of launchers and of scripts that are no programs: a table of command lines.
 #include "srun_side/command_line.hpp"
 
-#include <sys/stat.h>
-
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <sstream>
-#include <string>
-#include <vector>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 namespace ddp::srun_plugin {
 namespace {
 
 namespace fs = std::filesystem;
-using ::testing::HasSubstr;
 
 std::optional<std::string> nothing_set(const char*) { return std::nullopt; }
 
@@ -81,8 +68,7 @@ TEST(ProgramCheck, TorchrunsVariablesCount) {
   EXPECT_FALSE(advice->hopeless);
 }
 
-class ScriptCheck : public ::testing::Test {
- protected:
+struct ScriptCheck : ::testing::Test {
   ScriptCheck() {
     std::string name = (fs::temp_directory_path() / "script check-XXXXXX").string();
     if (::mkdtemp(name.data()) == nullptr) ADD_FAILURE() << "mkdtemp: " << name;

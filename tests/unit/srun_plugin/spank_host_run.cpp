@@ -1,16 +1,5 @@
 #include "spank_host_run.hpp"
 
-#include <fcntl.h>
-#include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <algorithm>
-#include <cstdlib>
-#include <fstream>
-
-#include <gtest/gtest.h>
-
 #include <ddp/deadline.hpp>
 
 #include "support/checkout.hpp"

@@ -1,12 +1,6 @@
 // Runs tests/support/spank_host as srun or slurmstepd would run, and reads what it saw.
 #pragma once
 
-#include <chrono>
-#include <filesystem>
-#include <map>
-#include <string>
-#include <vector>
-
 namespace ddp::srun_plugin::test {
 
 using Lines = std::vector<std::string>;
@@ -22,8 +16,7 @@ class SpankHostRun {
  public:
   /// @param context as spank_host calls it.
   explicit SpankHostRun(const std::string& context);
-  SpankHostRun(const SpankHostRun&) = delete;
-  SpankHostRun& operator=(const SpankHostRun&) = delete;
+  SpankHostRun& operator=(SpankHostRun&&) = delete;
   ~SpankHostRun();
 
   /// A line of spank_host's settings. By default they name the plugin and ddp-step.

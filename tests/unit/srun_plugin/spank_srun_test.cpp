@@ -1,23 +1,11 @@
 // The plugin in srun, sbatch and salloc: the environment, the options, and what it says.
-#include <map>
-#include <string>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "spank_host_run.hpp"
 #include "srun_side/plugin_options.hpp"
 
 namespace ddp::srun_plugin {
 namespace {
 
-using test::Lines;
 using test::SpankHostRun;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using ::testing::MatchesRegex;
-using ::testing::Not;
 
 constexpr int kOptionRefused = 4;  // of spank_host: Slurm adds its own line
 constexpr int kRefused = 1;        // by the plugin

@@ -1,11 +1,5 @@
 // The plugin in slurmstepd: what each task gets, and that a task starts whatever fails.
-#include <algorithm>
-#include <map>
 #include <regex>
-#include <string>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <ddp/topology.hpp>
 
@@ -18,11 +12,7 @@
 namespace ddp::srun_plugin {
 namespace {
 
-using test::Lines;
 using test::SpankHostRun;
-using ::testing::HasSubstr;
-using ::testing::MatchesRegex;
-using ::testing::StartsWith;
 
 /// Of a step whose store nobody serves.
 StepTicket ticket_without_store() {

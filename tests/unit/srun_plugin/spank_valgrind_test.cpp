@@ -1,11 +1,5 @@
 // The plugin must not harm the process that loads it: no wrong access, nothing lost, no descriptor left.
-#include <unistd.h>
-
 #include <regex>
-#include <string>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include "spank_host_run.hpp"
 #include "srun_side/plugin_options.hpp"
@@ -13,11 +7,9 @@
 namespace ddp::srun_plugin {
 namespace {
 
-using test::Lines;
 using test::SpankHostRun;
 
-class SpankValgrind : public ::testing::Test {
- protected:
+struct SpankValgrind : ::testing::Test {
   void SetUp() override {
 #ifdef DDP_SANITIZED
     GTEST_SKIP() << "this build has sanitizers, which valgrind cannot run";
@@ -25,7 +17,7 @@ class SpankValgrind : public ::testing::Test {
     if (::access(kValgrind, X_OK) != 0) GTEST_SKIP() << "needs " << kValgrind;
   }
   // Processes that the host forks are watched, ddp-step is not. Descriptors are compared by the host itself.
-  static Lines watch() {
+  static test::Lines watch() {
     return {kValgrind,
             "--quiet",
             "--trace-children=no",

@@ -1,15 +1,6 @@
 // An environment without Slurm's variables, and Slurms with chosen plugins for MPI, for tests of srun's side.
 #pragma once
 
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <optional>
-#include <string>
-#include <vector>
-
-#include <gtest/gtest.h>
-
 #include "srun_side/plugin_options.hpp"
 #include "srun_side/srun_side.hpp"
 
@@ -42,8 +33,7 @@ inline PluginOptions enabled() {
 
 inline CommandLine with_ddp() { return {.ddp = true, .cpus_per_task = false, .components = false}; }
 
-class SrunSideTest : public ::testing::Test {
- protected:
+struct SrunSideTest : ::testing::Test {
   SrunSideTest() {
     std::string name = (fs::temp_directory_path() / "srun-side-XXXXXX").string();
     if (::mkdtemp(name.data()) == nullptr) ADD_FAILURE() << "mkdtemp: " << name;

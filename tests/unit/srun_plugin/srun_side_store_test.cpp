@@ -2,11 +2,6 @@
 #include "srun_side_fixture.hpp"
 
 #include <sys/resource.h>
-#include <sys/stat.h>
-
-#include <sstream>
-
-#include <gmock/gmock.h>
 
 #include <ddp/error.hpp>
 
@@ -16,10 +11,6 @@
 
 namespace ddp::srun_plugin::test {
 namespace {
-
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using ::testing::MatchesRegex;
 
 bool is_listening(std::uint16_t port) {
   try {

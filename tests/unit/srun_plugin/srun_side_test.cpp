@@ -1,19 +1,10 @@
 // What srun's environment becomes. Slurm itself is not there: its configuration comes as a value.
 #include "srun_side_fixture.hpp"
 
-#include <unistd.h>
-
-#include <map>
-
-#include <gmock/gmock.h>
-
 #include "support/checkout.hpp"
 
 namespace ddp::srun_plugin::test {
 namespace {
-
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 std::map<std::string, std::string> environment() {
   std::map<std::string, std::string> all;

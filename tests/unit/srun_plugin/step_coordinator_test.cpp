@@ -2,24 +2,7 @@
 // reports about the step.
 #include "step_program/step_coordinator.hpp"
 
-#include <signal.h>
 #include <sys/eventfd.h>
-#include <unistd.h>
-
-#include <atomic>
-#include <chrono>
-#include <fstream>
-#include <map>
-#include <memory>
-#include <optional>
-#include <string>
-#include <thread>
-#include <variant>
-#include <vector>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include <ddp/error.hpp>
 #include <ddp/version.hpp>
@@ -32,15 +15,7 @@
 namespace ddp::srun_plugin {
 namespace {
 
-using namespace std::chrono_literals;
 using nlohmann::json;
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using ::testing::MatchesRegex;
-using ::testing::Not;
-using ::testing::StartsWith;
 namespace control = launcher::control;
 
 Deadline in_a_minute() { return Deadline::after(60s); }
@@ -106,8 +81,7 @@ class NodeConnection {
   std::vector<control::Message> messages_;
 };
 
-class StepCoordinatorTest : public ::testing::Test {
- protected:
+struct StepCoordinatorTest : ::testing::Test {
   StepCoordinatorTest() { testing::internal::CaptureStderr(); }
   ~StepCoordinatorTest() override {
     if (thread_.joinable()) end();

@@ -1,17 +1,9 @@
-#include <string>
-#include <vector>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <ddp/error.hpp>
 
 #include "srun_side/plugin_options.hpp"
 
 namespace ddp::srun_plugin {
 namespace {
-
-using ::testing::HasSubstr;
 
 const std::string kSecret = "000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
 

@@ -2,13 +2,6 @@
 // test says otherwise.
 #include "store_server/key_space.hpp"
 
-#include <gtest/gtest.h>
-
-#include <cstdint>
-#include <limits>
-#include <map>
-#include <string>
-
 #include <ddp/error.hpp>
 
 #include "support/store_requests.hpp"

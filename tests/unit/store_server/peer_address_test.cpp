@@ -1,8 +1,6 @@
 // Addresses compare by what they mean.
 #include "store_server/peer_address.hpp"
 
-#include <gtest/gtest.h>
-
 namespace ddp::store_server {
 namespace {
 

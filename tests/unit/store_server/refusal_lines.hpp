@@ -3,8 +3,6 @@
 
 #include <poll.h>
 
-#include <string>
-
 #include "base/socket.hpp"
 #include "store_client.hpp"
 #include "store_server/store_server.hpp"

@@ -1,16 +1,10 @@
 // How many lines a user sees of however many refusals.
 #include "store_server/store_server_impl.hpp"
 
-#include <gtest/gtest.h>
-
-#include <chrono>
-#include <string>
-
 namespace ddp::store_server {
 namespace {
 
 using Lines = std::vector<std::string>;
-using std::chrono::seconds;
 
 TEST(Refusals, SomeAtOnce) {
   Refusals refusals;
@@ -27,7 +21,7 @@ TEST(Refusals, ThenFewerAndFewerThatSayHowManyThereWere) {
   refusals.take();
   Lines lines;
   for (int i = 0; i < 3600; ++i) {
-    now += seconds(1);
+    now += std::chrono::seconds(1);
     refusals.post("line", now);
     for (std::string& line : refusals.take()) lines.push_back(std::move(line));
   }

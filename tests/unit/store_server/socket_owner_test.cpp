@@ -1,15 +1,9 @@
 // Whose a connection of this host is, by sock_diag and by /proc/net/tcp.
 #include "store_server/socket_owner.hpp"
 
-#include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <chrono>
-#include <string>
 
 #include <ddp/error.hpp>
 
@@ -37,8 +31,7 @@ Pair connect_pair(const std::string& at, const std::string& from) {
   return pair;
 }
 
-class SocketOwnerTest : public testing::TestWithParam<bool> {
- protected:
+struct SocketOwnerTest : testing::TestWithParam<bool> {
   SocketOwners owners_{GetParam()};
   SocketOwner owner_of(int fd) { return owners_.owner_of(*Endpoint::own(fd), *Endpoint::other(fd)); }
 };

@@ -2,18 +2,9 @@
 #pragma once
 
 #include <arpa/inet.h>
-#include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
-
-#include <cerrno>
-#include <chrono>
-#include <cstddef>
-#include <cstdint>
-#include <span>
-#include <string>
-#include <utility>
 
 #include <ddp/deadline.hpp>
 #include <ddp/error.hpp>

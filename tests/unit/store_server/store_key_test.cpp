@@ -1,10 +1,5 @@
 #include "store_server/store_key.hpp"
 
-#include <gtest/gtest.h>
-
-#include <set>
-#include <string>
-
 #include <ddp/error.hpp>
 #include "support/error_of.hpp"
 

@@ -2,11 +2,6 @@
 // for bytes that have only been announced.
 #include "store_server/store_protocol.hpp"
 
-#include <gtest/gtest.h>
-
-#include <string>
-#include <vector>
-
 #include <ddp/error.hpp>
 
 #include "support/store_requests.hpp"

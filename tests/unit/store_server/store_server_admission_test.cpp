@@ -1,18 +1,6 @@
 // The server serves only its own user: the kernel identifies clients on its host, witnesses those on other hosts.
 // 127.0.0.1 stands for another host, where this process is; 127.0.0.2 for the server's own; 127.0.0.3 for a stranger's.
-#include <gtest/gtest.h>
-#include <signal.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <chrono>
-#include <memory>
-#include <optional>
-#include <random>
-#include <string>
-#include <thread>
-#include <vector>
 
 #include "other_user.hpp"
 #include "refusal_lines.hpp"
@@ -28,7 +16,6 @@ namespace {
 
 namespace request = test::store_request;
 using request::integer;
-using std::chrono::milliseconds;
 using test::next_refusal;
 using test::StoreClient;
 
@@ -236,8 +223,7 @@ struct HoldingProcess {
   HoldingProcess() : pid(::fork()) {
     while (pid == 0) ::pause();
   }
-  HoldingProcess(const HoldingProcess&) = delete;
-  HoldingProcess& operator=(const HoldingProcess&) = delete;
+  HoldingProcess& operator=(HoldingProcess&&) = delete;
   ~HoldingProcess() {
     ::kill(pid, SIGKILL);
     ::waitpid(pid, nullptr, 0);

@@ -1,18 +1,8 @@
 // What broken, hostile and dying clients do must not disturb a client that works at the same time.
-#include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 
-#include <algorithm>
-#include <atomic>
-#include <chrono>
 #include <ctime>
-#include <filesystem>
-#include <memory>
-#include <random>
-#include <string>
-#include <thread>
-#include <vector>
 
 #include "store_client.hpp"
 #include "store_server/store_server.hpp"
@@ -33,8 +23,7 @@ using test::StoreClient;
 class Worker {
  public:
   explicit Worker(std::uint16_t port) : client_(port), thread_([this] { work(); }) {}
-  Worker(const Worker&) = delete;
-  Worker& operator=(const Worker&) = delete;
+  Worker& operator=(Worker&&) = delete;
   ~Worker() {
     // it has still been served after whatever the test did
     const std::int64_t before = rounds_;

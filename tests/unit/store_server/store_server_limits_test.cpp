@@ -1,12 +1,5 @@
 // Who exceeds a limit of memory is closed and named; others are served, and the process does not grow beyond it.
-#include <gtest/gtest.h>
 #include <sys/socket.h>
-#include <unistd.h>
-
-#include <fstream>
-#include <string>
-#include <thread>
-#include <vector>
 
 #include "refusal_lines.hpp"
 #include "store_client.hpp"
@@ -16,7 +9,6 @@ namespace ddp::store_server {
 namespace {
 
 namespace request = test::store_request;
-using request::integer;
 using request::text;
 using test::next_refusal;
 using test::StoreClient;
@@ -51,8 +43,7 @@ StoreLimits patient_limits() {
   return limits;
 }
 
-class StoreServerLimits : public testing::Test {
- protected:
+struct StoreServerLimits : testing::Test {
   StoreServer server_{{.limits = small_limits()}};
   StoreClient bystander_{server_.port()};
 
@@ -88,7 +79,7 @@ TEST_F(StoreServerLimits, AllValuesTogether) {
   expect_closed(offender, keys, 8, "do not fit into the store");
   StoreClient heir{server_.port()};
   heir.send(request::delete_key("/k0"));
-  EXPECT_EQ(heir.receive(8), integer(std::int64_t{1}));
+  EXPECT_EQ(heir.receive(8), request::integer(std::int64_t{1}));
   heir.send(request::set("/k", std::string(kMiB / 2, 'v')));
   EXPECT_TRUE(heir.ping());
 }

@@ -1,16 +1,6 @@
 // The server over real sockets: many clients, all ways to listen, and its end.
 #include "store_server/store_server.hpp"
 
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <array>
-#include <cstring>
-#include <memory>
-#include <string>
-#include <thread>
-#include <vector>
-
 #include "refusal_lines.hpp"
 #include "store_client.hpp"
 #include "support/error_of.hpp"

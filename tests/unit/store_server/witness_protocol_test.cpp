@@ -1,9 +1,4 @@
 // The messages between store and witness are read as they were written, and nothing else is.
-#include <string>
-#include <vector>
-
-#include <gtest/gtest.h>
-
 #include <ddp/error.hpp>
 
 #include "store_server/store_protocol.hpp"

@@ -1,14 +1,8 @@
 // The errors of a witness, for each way in which a store, or what is no store, may answer.
 #include "store_server/witness.hpp"
 
-#include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/socket.h>
-
-#include <chrono>
-#include <functional>
-#include <string>
-#include <thread>
 
 #include <ddp/error.hpp>
 

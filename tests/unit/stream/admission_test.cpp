@@ -2,13 +2,7 @@
 // anybody where there are no descriptors.
 #include "stream/admission.hpp"
 
-#include <fcntl.h>
-#include <gtest/gtest.h>
 #include <poll.h>
-
-#include <chrono>
-#include <string>
-#include <vector>
 
 #include <ddp/error.hpp>
 
@@ -18,7 +12,6 @@
 namespace ddp::stream {
 namespace {
 
-using namespace std::chrono_literals;
 using Reason = Refusal::Reason;
 
 /// "hi" is answered by "yes", and "go" proves.
@@ -46,8 +39,7 @@ class Greeted final : public Conversation {
   bool proven_ = false;
 };
 
-class AdmissionTest : public ::testing::Test {
- protected:
+struct AdmissionTest : ::testing::Test {
   void open(const StrangerLimits& limits) {
     std::vector<base::UniqueFd> sockets;
     sockets.push_back(base::listen_tcp("127.0.0.1"));

@@ -1,26 +1,13 @@
 // The loop calls the right handler, whatever handlers do to descriptors that have events in the same moment.
 #include "stream/event_loop.hpp"
 
-#include <fcntl.h>
-#include <gmock/gmock.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
-#include <unistd.h>
-
-#include <array>
-#include <chrono>
-#include <memory>
-#include <stdexcept>
-#include <thread>
-#include <vector>
 
 #include <ddp/error.hpp>
 
 namespace ddp::stream {
 namespace {
-
-using namespace std::chrono_literals;
-using testing::ElementsAre;
 
 struct EventPipe {
   base::UniqueFd reading, writing;

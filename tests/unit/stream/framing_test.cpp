@@ -1,11 +1,6 @@
 // Frames do not depend on the pieces in which bytes arrive, and only the other side's next sealed message is one.
 #include "stream/framing.hpp"
 
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <vector>
-
 #include <ddp/error.hpp>
 
 namespace ddp::stream {

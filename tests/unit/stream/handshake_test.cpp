@@ -3,13 +3,6 @@
 #include "stream/handshake.hpp"
 #include "support/error_of.hpp"
 
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <memory>
-#include <string>
-#include <utility>
-
 namespace ddp::stream {
 namespace {
 

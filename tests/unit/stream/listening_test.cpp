@@ -2,13 +2,6 @@
 // other programs do not disturb.
 #include "stream/listening.hpp"
 
-#include <gtest/gtest.h>
-
-#include <set>
-#include <string>
-#include <string_view>
-#include <vector>
-
 #include <ddp/error.hpp>
 
 #include "support/error_of.hpp"

@@ -1,12 +1,6 @@
 // Loopback addresses that no other test program uses at the same time, for tests of given ports.
 #pragma once
 
-#include <unistd.h>
-
-#include <string>
-
-#include <fmt/format.h>
-
 namespace ddp::test {
 
 /// Of this process; @p last from 1 to 254 tells several apart.

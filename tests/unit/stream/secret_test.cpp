@@ -1,11 +1,5 @@
 // The job's secret is read as it was written, and a wrong one is never shown. Two sides that agree on keys understand
 // each other, in order, and nobody else does.
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <chrono>
-#include <string>
-
 #include <ddp/error.hpp>
 
 #include "stream/secret.hpp"

@@ -2,11 +2,7 @@
 #include "stream/strangers.hpp"
 
 #include <arpa/inet.h>
-#include <gtest/gtest.h>
 #include <netinet/in.h>
-
-#include <chrono>
-#include <string>
 
 namespace ddp::stream {
 namespace {

@@ -1,16 +1,5 @@
 // Whatever cannot be written to standard output is an error.
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <array>
 #include <csignal>
-#include <filesystem>
-#include <map>
-#include <sstream>
-#include <string>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include "base/unique_fd.hpp"
 #include "command/job_nodes.hpp"
@@ -24,15 +13,12 @@
 namespace ddp::tools {
 namespace {
 
-using test::error_of;
-using testing::HasSubstr;
-
 /// Runs @p action with standard output at @p fd.
 template <class Action>
 std::optional<Error> error_with_stdout_at(int fd, Action action) {
   const base::UniqueFd saved{::dup(STDOUT_FILENO)};
   EXPECT_GE(::dup2(fd, STDOUT_FILENO), 0);
-  auto error = error_of(action);
+  auto error = test::error_of(action);
   EXPECT_GE(::dup2(saved.get(), STDOUT_FILENO), 0);
   return error;
 }
@@ -61,12 +47,10 @@ TEST(Output, StandardOutputThatIsFullOrClosed) {
 namespace {
 
 namespace fs = std::filesystem;
-using ::testing::HasSubstr;
 using Variables = std::map<std::string, std::string, std::less<>>;
 
 /// An environment of Python.
-class JudgedProgram : public ::testing::Test {
- protected:
+struct JudgedProgram : ::testing::Test {
   JudgedProgram() {
     root_.write("env/bin/python3", "");
     fs::permissions(root_.path() / "env/bin/python3", fs::perms::owner_all);
@@ -120,11 +104,6 @@ TEST_F(JudgedProgram, AFolderOrAFileThatCannotRunIsNoPython) {
 // Messages of hosts in short lines, which arrive mixed, or not at all.
 
 namespace {
-
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using ::testing::SizeIs;
 
 std::vector<std::string> printed_by(const std::string& host) {
   const Bytes message(5000, static_cast<std::byte>(host.back()));

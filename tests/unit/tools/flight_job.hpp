@@ -1,13 +1,6 @@
 // A job whose ranks call collectives, one of them wrongly, until nothing goes on: what their dumps would say.
 #pragma once
 
-#include <algorithm>
-#include <array>
-#include <map>
-#include <random>
-#include <string>
-#include <vector>
-
 #include "flight/rank_dump.hpp"
 
 namespace ddp::tools::test {

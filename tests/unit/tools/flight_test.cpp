@@ -1,15 +1,4 @@
 // The command line of `ddp-info flight`.
-#include <stdlib.h>
-#include <sys/stat.h>
-
-#include <filesystem>
-#include <fstream>
-#include <vector>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
-
 #include "cli/exit_error.hpp"
 #include "collectives/flight/flight_dump.hpp"
 #include "flight/analysis.hpp"
@@ -59,9 +48,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using ddp::test::thrown_by;
-using test::error_of;
-using testing::ElementsAre;
-using testing::HasSubstr;
 
 /// What rank 0 of two writes after one all_reduce.
 std::string real_dump() {
@@ -79,8 +65,7 @@ std::string real_dump() {
   return to_json(recorder.snapshot(), {.name = "job7", .attempt = 0}, "a test", &lost);
 }
 
-class FlightFolder : public testing::Test {
- protected:
+struct FlightFolder : testing::Test {
   void SetUp() override {
     std::string pattern = (fs::temp_directory_path() / "ddp_flight.XXXXXX").string();
     ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
@@ -116,7 +101,7 @@ TEST(RankDumpFile, HasWhatTheRecorderWrote) {
 
 TEST(RankDumpFile, SaysWhatIsWrong) {
   const auto cause = [](std::string text) {
-    const auto error = error_of([&] { parse_rank_dump(text, "x.json"); });
+    const auto error = test::error_of([&] { parse_rank_dump(text, "x.json"); });
     return error ? error->cause() : "nothing";
   };
   const std::string good = real_dump();
@@ -299,8 +284,6 @@ namespace {
 
 using test::Fault;
 using test::FlightJob;
-using testing::ElementsAre;
-using testing::HasSubstr;
 
 /// Some other faults cannot be classified: a missing call looks like a different one if the next call is no longer
 /// visible.

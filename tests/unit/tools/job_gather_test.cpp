@@ -1,19 +1,11 @@
 // Every rank's report reaches rank 0, and each kind of machine travels once.
 #include "topo/job_gather.hpp"
 
-#include <gmock/gmock.h>
-
-#include <atomic>
-#include <functional>
-#include <thread>
-
 #include "kvs/memory_store.hpp"
 #include "unit/tools/sample_reports.hpp"
 
 namespace ddp::tools {
 namespace {
-
-using testing::HasSubstr;
 
 /// A store that counts the XML texts that are put.
 class CountingStore : public KeyValueStore {

@@ -1,10 +1,3 @@
-#include <string>
-#include <utility>
-#include <vector>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "selftest/verdict.hpp"
 #include "support/message_check.hpp"
 #include "support/topology_samples.hpp"
@@ -19,8 +12,6 @@ TEST(SelftestRankResult, IsAMessageWhoseLongTextsAreCut) {
   result.findings[0].what = std::string(10 * kLongestText, 'x');
   EXPECT_EQ(base::decode<RankResult>(base::encode(result)).findings[0].what, std::string(kLongestText, 'x'));
 }
-
-using ::testing::HasSubstr;
 
 RankResult result_of(int rank, std::vector<Finding> findings = {}, const char* cpus = "0-3") {
   return {.rank = rank,

@@ -1,19 +1,13 @@
 // The command line of `ddp-info topo` is strict, and its errors say what was meant.
-#include <vector>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
+#include "topo/topo_command.hpp"
 #include "cli/exit_error.hpp"
 #include "topo/text_report.hpp"
-#include "topo/topo_command.hpp"
 #include "topo/wording.hpp"
 #include "unit/tools/sample_reports.hpp"
 
 namespace ddp::tools {
 namespace {
 
-using testing::HasSubstr;
 using Words = std::vector<std::string>;
 
 TopoOptions parse(const Words& words) { return parse_topo_options(words); }
@@ -218,9 +212,6 @@ TEST(TextGrid, HoldsNothingThatSteersATerminal) {
 
 namespace {
 
-using testing::HasSubstr;
-using testing::Not;
-
 constexpr const char* kMachineTable = R"(what 4 ranks on a sample would get (--bind numa, --gpus all)
 
 node n1: 2 packages, 2 NUMA nodes, 8 cores, 16 PUs
@@ -372,9 +363,6 @@ TEST(Table, IsPlainAscii) {
 // The exact explanation of one rank.
 
 namespace {
-
-using testing::HasSubstr;
-using testing::Not;
 
 TEST(Explain, EveryDecisionAndSettingOfARankOfTheMachine) {
   EXPECT_EQ(format_explanation(test::sample_report(), 3),

@@ -1,9 +1,4 @@
 // What ranks of one machine would get, as values that the printers read.
-#include <set>
-
-#include <gmock/gmock.h>
-#include <nlohmann/json.hpp>
-
 #include "support/message_check.hpp"
 #include "support/topology_samples.hpp"
 #include "topo/job_gather.hpp"
@@ -13,9 +8,6 @@
 
 namespace ddp::tools {
 namespace {
-
-using testing::ElementsAre;
-using testing::IsEmpty;
 
 const base::Environment kEmpty{{}};
 
@@ -91,9 +83,6 @@ TEST(FindRank, ByTheJobsNumbers) {
 // Reports arrive as sent, and malformed bytes of another rank do no harm.
 
 namespace {
-
-using testing::Key;
-using testing::UnorderedElementsAre;
 
 RankReport sample() {
   RankReport report;
@@ -254,10 +243,6 @@ TEST(JsonReport, TextThatIsNoUtf8IsReplaced) {
 
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
-using topology::GpuVisibility;
-
 /// A node of two_packages() whose @p num_ranks ranks may use everything and have nothing set.
 NodeReports node(int first_rank, int num_ranks = 4) {
   NodeReports reports{.topology = test::two_packages()};
@@ -288,7 +273,8 @@ void bind_as_placed(NodeReports& reports) {
 Report describe(const std::vector<NodeReports>& nodes, BindPolicy policy = BindPolicy::numa) {
   int world_size = 0;
   for (const NodeReports& each : nodes) world_size += static_cast<int>(each.ranks.size());
-  return describe_job(nodes, {.launcher = "pmix", .reason = "", .world_size = world_size}, policy, GpuVisibility::all);
+  return describe_job(nodes, {.launcher = "pmix", .reason = "", .world_size = world_size}, policy,
+                      topology::GpuVisibility::all);
 }
 
 const SettingRow* find_setting(const RankRow& row, std::string_view name) {

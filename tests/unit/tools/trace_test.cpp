@@ -1,8 +1,4 @@
 // `ddp-info trace`: what is a trace, and how those of several hosts come on one clock.
-#include <gmock/gmock.h>
-
-#include <nlohmann/json.hpp>
-
 #include "cli/exit_error.hpp"
 #include "reducer/bucket_set.hpp"
 #include "trace/trace_command.hpp"
@@ -13,7 +9,6 @@ namespace {
 
 using nlohmann::json;
 using test::error_of;
-using testing::HasSubstr;
 
 /// Of a rank whose clock is @p ahead_us: two buckets, each launched after @p late_us and done at the same moment.
 RankTrace trace_of(int rank, double ahead_us, double late_us) {

@@ -2,12 +2,6 @@
 // standard library has its own.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <random>
-#include <utility>
-#include <vector>
-
 namespace ddp::test {
 
 class Dice {

@@ -1,15 +1,7 @@
 // A machine as a folder: /sys, /proc and /dev with files and links as the kernel lays them out.
 #pragma once
 
-#include <stdlib.h>
-
-#include <filesystem>
-#include <fstream>
-#include <stdexcept>
-#include <string>
 #include <system_error>
-
-#include <gtest/gtest.h>
 
 namespace ddp::topology {
 
@@ -22,8 +14,7 @@ class FakeRoot {
     // for tests that become another user
     std::filesystem::permissions(folder_, std::filesystem::perms{0755});
   }
-  FakeRoot(const FakeRoot&) = delete;
-  FakeRoot& operator=(const FakeRoot&) = delete;
+  FakeRoot& operator=(FakeRoot&&) = delete;
   ~FakeRoot() {
     std::error_code ignored;
     std::filesystem::remove_all(folder_, ignored);

@@ -1,12 +1,5 @@
 // Small machines in tests/topologies, each with one thing that is easy to get wrong: read from XML, ranks placed,
 // settings derived.
-#include <map>
-#include <string>
-#include <vector>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <ddp/topology.hpp>
 
 #include "topology/placement/settings.hpp"
@@ -14,11 +7,6 @@
 
 namespace ddp::topology {
 namespace {
-
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-using ::testing::UnorderedElementsAre;
 
 Topology load(const std::string& name) {
   return Topology::from_xml_file((ddp::test::source_root() / "tests" / "topologies" / (name + ".xml")).string());

@@ -1,15 +1,6 @@
 // Machines and placements in one line each, so that a test says what it expects of a machine in a table.
 #pragma once
 
-#include <algorithm>
-#include <cstdlib>
-#include <filesystem>
-#include <optional>
-#include <string>
-#include <string_view>
-#include <vector>
-
-#include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <ddp/topology.hpp>

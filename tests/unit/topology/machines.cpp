@@ -1,9 +1,5 @@
 #include "unit/topology/machines.hpp"
 
-#include <algorithm>
-#include <cstddef>
-#include <numeric>
-
 #include "unit/topology/dice.hpp"
 
 namespace ddp::test {

@@ -1,10 +1,6 @@
 // Machines put together by hand, whose best placements can be told by looking at them.
 #pragma once
 
-#include <cstdint>
-#include <string>
-#include <vector>
-
 #include <ddp/topology.hpp>
 
 namespace ddp::test {

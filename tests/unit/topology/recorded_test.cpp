@@ -1,13 +1,6 @@
 // Real machines, as lstopo or NCCL recorded them. Expectations are worked out from the recordings by hand; the
 // reasoning stands beside them. The recordings are not part of the sources, and the tests are skipped where they are
 // missing.
-#include <map>
-#include <string>
-#include <vector>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <ddp/topology.hpp>
 
 #include "topology/placement/settings.hpp"
@@ -15,10 +8,6 @@
 
 namespace ddp::topology {
 namespace {
-
-using ::testing::AnyOf;
-using ::testing::ElementsAre;
-using ::testing::IsEmpty;
 
 #define DDP_LOAD_RECORDED(machine, file)                                                               \
   const auto folder = recorded_machines();                                                             \

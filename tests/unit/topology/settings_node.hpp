@@ -1,15 +1,6 @@
 // A node put together by hand, and what derive_settings() says of it.
 #pragma once
 
-#include <algorithm>
-#include <map>
-#include <string>
-#include <string_view>
-#include <vector>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <ddp/topology.hpp>
 
 #include "topology/placement/settings.hpp"

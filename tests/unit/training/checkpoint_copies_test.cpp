@@ -1,17 +1,10 @@
 // Copies of checkpoints in the memory of a node: what is kept, restored, and passed over.
-#include <stdlib.h>
-
-#include <algorithm>
 #include <initializer_list>
-
-#include <gmock/gmock.h>
 
 #include "unit/training/checkpoint_fixture.hpp"
 
 namespace ddp::test {
 namespace {
-
-using testing::HasSubstr;
 
 /// All ranks are on one node, whose folder for copies is beside that of the checkpoints.
 class CheckpointCopiesTest : public CheckpointTest {

@@ -1,18 +1,6 @@
 // A folder of checkpoints, a model whose values tell of which step and rank it is, and saves of two ranks.
 #pragma once
 
-#include <chrono>
-#include <filesystem>
-#include <fstream>
-#include <optional>
-#include <set>
-#include <sstream>
-#include <stdexcept>
-#include <string>
-#include <vector>
-
-#include <gtest/gtest.h>
-
 #include <ddp/checkpoint.hpp>
 
 #include "unit/training/thread_groups.hpp"
@@ -58,8 +46,7 @@ struct Model {
   }
 };
 
-class CheckpointTest : public testing::Test {
- protected:
+struct CheckpointTest : testing::Test {
   void SetUp() override {
     std::string pattern = (fs::temp_directory_path() / "ddp_checkpoints.XXXXXX").string();
     ASSERT_NE(::mkdtemp(pattern.data()), nullptr);

@@ -1,13 +1,5 @@
 // Checkpoints are whole or absent, and all ranks refuse files that differ from what was written.
 #include <sys/syscall.h>
-#include <unistd.h>
-
-#include <algorithm>
-#include <mutex>
-#include <utility>
-
-#include <fmt/format.h>
-#include <gmock/gmock.h>
 
 #include <ddp/checkpoint.hpp>
 
@@ -38,8 +30,6 @@ extern "C" int fsync(int fd) {
 
 namespace ddp::test {
 namespace {
-
-using testing::HasSubstr;
 
 TEST_F(CheckpointTest, OfEachRankComesBackToEachRank) {
   run_group(3, [&](ProcessGroup& group) {
@@ -272,8 +262,6 @@ TEST_F(CheckpointTest, HasFilesThatKnowWhereTheyBelong) {
 // What interrupted saves leave, checkpoints that lose files, and which of these a later save removes.
 
 namespace {
-
-using testing::HasSubstr;
 
 TEST_F(CheckpointTest, OfTheSameStepIsReplacedAndLeftFilesGo) {
   save_two(4);

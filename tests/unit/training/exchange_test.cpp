@@ -6,28 +6,16 @@
 #include <ddp/object_collectives.hpp>
 #include <ddp/rank_log.hpp>
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <cmath>
-#include <limits>
-#include <string>
-#include <vector>
-
 #include "training/object_collectives.hpp"
 #include "unit/training/thread_groups.hpp"
 
 namespace ddp {
 namespace {
 
-using std::chrono::seconds;
-using test::awkward_value;
 using test::error_of;
 using test::run_group;
 using test::soon;
 using test::thrown_by;
-using testing::ElementsAre;
-using testing::HasSubstr;
 
 TEST(ObjectCollectives, BringBytesOfAnySizes) {
   for (const int size : {1, 3}) {
@@ -37,7 +25,7 @@ TEST(ObjectCollectives, BringBytesOfAnySizes) {
         // of another size on each rank, and of none on some
         const auto object = [&](int rank) {
           const std::size_t which = (round + static_cast<std::size_t>(rank)) % test::kAwkwardSizes.size();
-          return awkward_value(rank, test::kAwkwardSizes[which]);
+          return test::awkward_value(rank, test::kAwkwardSizes[which]);
         };
         std::vector<Bytes> all;
         for (int rank = 0; rank < size; ++rank) all.push_back(object(rank));

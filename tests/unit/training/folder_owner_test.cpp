@@ -1,18 +1,7 @@
 // One job at a time saves to a folder of checkpoints; who is refused, and who may take it over.
 #include "training/folder_owner.hpp"
 
-#include <fcntl.h>
-#include <gmock/gmock.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <atomic>
-#include <cerrno>
-#include <filesystem>
-#include <fstream>
-#include <sstream>
 
 #include "unit/kvs/rank_threads.hpp"
 
@@ -31,18 +20,15 @@ namespace ddp::training {
 namespace {
 
 namespace fs = std::filesystem;
-using std::chrono::milliseconds;
 using test::error_of;
 using test::thrown_by;
-using testing::HasSubstr;
 
 constexpr OwnerPatience kQuick{
     .beat = milliseconds{20}, .silence = milliseconds{3'000}, .old = milliseconds{600'000}, .settle = milliseconds{1}};
 constexpr OwnerPatience kShort{
     .beat = milliseconds{20}, .silence = milliseconds{100}, .old = milliseconds{600'000}, .settle = milliseconds{1}};
 
-class FolderOwnerTest : public testing::Test {
- protected:
+struct FolderOwnerTest : testing::Test {
   void SetUp() override {
     std::string pattern = (fs::temp_directory_path() / "ddp owner.XXXXXX").string();
     ASSERT_NE(::mkdtemp(pattern.data()), nullptr);

@@ -3,15 +3,6 @@
 #include <ddp/elastic_sampler.hpp>
 #include <ddp/rank_seed.hpp>
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <numeric>
-#include <random>
-#include <set>
-#include <vector>
-
 #include "base/byte_stream.hpp"
 #include "training/samplers.hpp"
 #include "unit/kvs/rank_threads.hpp"
@@ -20,9 +11,6 @@ namespace ddp {
 namespace {
 
 using test::error_of;
-using test::thrown_by;
-using testing::ElementsAre;
-using testing::HasSubstr;
 using Indices = std::vector<std::int64_t>;
 
 Indices shares_of_all(std::int64_t size, int ranks, const SamplerOptions& options) {
@@ -196,7 +184,7 @@ TEST(ElasticSampler, RefusesAStateOfAnotherDataSetAndImpossibleRecords) {
   for (const SamplerState& other : {SamplerState{.epoch = 0, .consumed = 0, .dataset_size = 11, .seed = 1},
                                     SamplerState{.epoch = 0, .consumed = 0, .dataset_size = 10, .seed = 2},
                                     SamplerState{.epoch = 0, .consumed = 12, .dataset_size = 10, .seed = 1}}) {
-    const Error error = thrown_by([&] { sampler.load(other); });
+    const Error error = test::thrown_by([&] { sampler.load(other); });
     EXPECT_EQ(error.code(), ErrorCode::mismatch);
     EXPECT_THAT(error.what(), HasSubstr("of=10 seed=1"));
   }

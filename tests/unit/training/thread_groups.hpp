@@ -1,13 +1,7 @@
 // A real group whose ranks are threads of the test.
 #pragma once
 
-#include <atomic>
 #include <barrier>
-#include <functional>
-#include <memory>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "collectives/group_engine.hpp"
 #include "collectives/host/host_backend.hpp"

@@ -1,9 +1,6 @@
 // The record that every rank publishes: its size, and what it leaves out to keep it.
 #include "world/endpoint_record.hpp"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "base/message.hpp"
 #include "support/message_check.hpp"
 #include "support/topology_samples.hpp"

@@ -1,9 +1,6 @@
 // Local ranks, node ranks and ranks per node, for every kind of placement.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include "unit/kvs/rank_threads.hpp"
 #include "world/job_connection.hpp"
+#include "unit/kvs/rank_threads.hpp"
 
 namespace ddp::world {
 namespace {

@@ -1,12 +1,6 @@
 // Which launcher an environment describes, and what every variable in it claims: a table of environments.
 #include "world/launch_environment.hpp"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <map>
-
 #include "unit/world/launch_samples.hpp"
 
 namespace ddp::world {

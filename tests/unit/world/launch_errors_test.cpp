@@ -1,8 +1,5 @@
 // Environments that cannot be used: every one is refused with the variable's name, its value and what to do; and
 // sources that contradict each other.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "unit/kvs/rank_threads.hpp"
 #include "unit/world/launch_samples.hpp"
 #include "world/launch_environment.hpp"
@@ -11,7 +8,6 @@ namespace ddp::world {
 namespace {
 
 using namespace samples;
-using testing::HasSubstr;
 
 struct ErrorCase {
   const char* name;

@@ -1,9 +1,6 @@
 // Environments as the launchers give them to rank 1 of 4, to be combined by tests.
 #pragma once
 
-#include <map>
-#include <string>
-
 #include <ddp/world.hpp>
 
 namespace ddp::world::samples {

@@ -1,12 +1,6 @@
 // A channel with a service, which tests ask as peers and reach as strangers.
 #pragma once
 
-#include <gtest/gtest.h>
-
-#include <chrono>
-#include <span>
-#include <string>
-
 #include "base/byte_stream.hpp"
 #include "base/socket.hpp"
 #include "unit/kvs/rank_threads.hpp"
@@ -25,8 +19,7 @@ inline PeerReply ask(const PeerEndpoint& endpoint, const std::string& service, c
 }
 
 /// A channel with a service that sends back what it gets.
-class PeerChannelFixture : public testing::Test {
- protected:
+struct PeerChannelFixture : testing::Test {
   PeerChannelFixture() {
     channel_.serve("echo", [](std::span<const std::byte> body) { return Bytes(body.begin(), body.end()); });
   }

@@ -1,10 +1,5 @@
 // A rank that has run out of memory: the peer channel drops what it cannot serve, and goes on. By itself, because
 // operator new is this file's.
-#include <gtest/gtest.h>
-
-#include <atomic>
-#include <chrono>
-#include <cstdlib>
 #include <new>
 
 #include "world/peer_channel.hpp"

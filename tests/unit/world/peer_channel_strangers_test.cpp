@@ -1,14 +1,7 @@
 // Who reaches a rank's port without its token: hung up on, at the cost of some bytes, without keeping peers waiting.
 #include <arpa/inet.h>
-#include <fcntl.h>
-#include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
-
-#include <atomic>
-#include <chrono>
-#include <random>
-#include <thread>
 
 #include "base/byte_stream.hpp"
 #include "base/errors.hpp"
@@ -23,9 +16,6 @@ namespace ddp::world {
 namespace {
 
 using base::to_bytes;
-using base::to_text;
-using std::chrono::milliseconds;
-using std::chrono::seconds;
 using test::soon;
 using Kind = PeerReply::Kind;
 

@@ -2,18 +2,11 @@
 // them keeps a peer waiting.
 #include "world/peer_channel.hpp"
 
-#include <fcntl.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 
-#include <atomic>
-#include <chrono>
 #include <ctime>
-#include <stdexcept>
-#include <thread>
 
 #include "base/byte_stream.hpp"
 #include "base/socket.hpp"
@@ -25,9 +18,6 @@ namespace ddp::world {
 namespace {
 
 using base::to_bytes;
-using base::to_text;
-using std::chrono::milliseconds;
-using std::chrono::seconds;
 using test::soon;
 using Kind = PeerReply::Kind;
 
@@ -77,7 +67,7 @@ TEST_F(PeerChannelTest, UnknownServicesAndFailuresAreSaid) {
 
 TEST_F(PeerChannelTest, AServiceCanBeReplacedAndWithdrawn) {
   channel_.serve("echo", [](std::span<const std::byte>) { return to_bytes("second"); });
-  EXPECT_EQ(to_text(ask(endpoint_of(channel_), "echo").body), "second");
+  EXPECT_EQ(base::to_text(ask(endpoint_of(channel_), "echo").body), "second");
   channel_.unserve("echo");
   EXPECT_EQ(ask(endpoint_of(channel_), "echo").kind, Kind::failed);
 }

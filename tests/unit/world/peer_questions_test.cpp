@@ -2,16 +2,8 @@
 // deadline.
 #include "world/peer_questions.hpp"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/socket.h>
-
-#include <atomic>
-#include <chrono>
-#include <functional>
-#include <memory>
-#include <thread>
 
 #include "base/byte_stream.hpp"
 #include "base/socket.hpp"
@@ -23,8 +15,6 @@ namespace {
 
 using base::to_bytes;
 using base::to_text;
-using std::chrono::milliseconds;
-using std::chrono::seconds;
 using Kind = PeerReply::Kind;
 
 /// Accepts connections on loopback and does with each what the test wants.
@@ -39,8 +29,7 @@ class OddPeer {
       }
     });
   }
-  OddPeer(const OddPeer&) = delete;
-  OddPeer& operator=(const OddPeer&) = delete;
+  OddPeer& operator=(OddPeer&&) = delete;
   ~OddPeer() {
     stop_ = true;
     thread_.join();

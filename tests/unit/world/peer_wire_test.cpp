@@ -1,11 +1,6 @@
 // Frames of the peer channel: a beginning is "not yet", garbage is refused, and sizes are limited.
 #include "world/peer_wire.hpp"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <random>
-
 #include "base/byte_stream.hpp"
 #include "unit/kvs/rank_threads.hpp"
 

@@ -1,15 +1,8 @@
 // libpmix is mapped where PMIx is used, and nowhere else: a program that brings another PMIx under the same name finds
 // its own, before and after libddp. In processes of their own, since what is mapped stays.
 #include <dlfcn.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-#include <stdlib.h>
 
-#include <fstream>
 #include <iostream>
-#include <iterator>
-#include <string>
-#include <string_view>
 
 #include <ddp/error.hpp>
 #include <ddp/world.hpp>

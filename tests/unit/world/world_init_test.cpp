@@ -1,18 +1,8 @@
 // World::init without other ranks: alone, and with variables that promise a service which is not
 // there. Each runs in a process of its own, since PMIx is one per process.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <poll.h>
-#include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <array>
-#include <chrono>
-#include <cstdlib>
-#include <functional>
 #include <iostream>
-#include <string>
 
 #include <ddp/error.hpp>
 #include <ddp/world.hpp>
@@ -24,9 +14,6 @@
 namespace ddp {
 namespace {
 
-using std::chrono::milliseconds;
-using std::chrono::seconds;
-using testing::HasSubstr;
 using world::samples::Variables;
 
 struct ChildResult {

@@ -3,8 +3,6 @@
 #include <dlfcn.h>
 #include <pthread.h>
 
-#include <atomic>
-#include <cstdlib>
 #include <new>
 
 namespace {

@@ -1,8 +1,6 @@
 // Counts what the calling thread takes from the heap, and makes it run out.
 #pragma once
 
-#include <cstdint>
-
 namespace ddp::test {
 
 /// Calls of operator new, malloc, calloc and realloc by this thread so far. Sanitizers have their own malloc: under

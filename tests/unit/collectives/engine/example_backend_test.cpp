@@ -1,10 +1,5 @@
 // A backend by somebody else (tests/support/example_backend.cpp), found by DDP_BACKEND_PATH: directly, and under
 // groups.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <cstdlib>
-
 #include <ddp/batch.hpp>
 
 #include "collectives/group_backends.hpp"
@@ -17,18 +12,9 @@
 namespace ddp {
 namespace {
 
-using collectives::GroupBackend;
-using collectives::GroupEngine;
-using collectives::testing::BackendRanks;
-using collectives::testing::Call;
-using collectives::testing::CheckedCall;
-using collectives::testing::Ended;
-using ddp::test::thrown_by;
-
 constexpr int kRanks = 3;
 
-class ExampleBackend : public testing::Test {
- protected:
+struct ExampleBackend : testing::Test {
   ExampleBackend() { ::setenv("DDP_BACKEND_PATH", ddp::test::built_file("tests/unit/collectives/engine").c_str(), 1); }
   ~ExampleBackend() override { ::unsetenv("DDP_BACKEND_PATH"); }
 
@@ -49,9 +35,9 @@ class ExampleBackend : public testing::Test {
       backend->connect(addresses, ddp::test::soon());
       auto members = ddp::test::members_of(kRanks);
       members.rank = rank;
-      std::vector<GroupBackend> its;
+      std::vector<collectives::GroupBackend> its;
       its.push_back({"example", std::move(backend)});
-      groups.push_back(std::make_unique<ProcessGroup>(GroupEngine::make(
+      groups.push_back(std::make_unique<ProcessGroup>(collectives::GroupEngine::make(
           std::move(members), std::move(its), collectives::ConnectOptions{}, std::chrono::seconds(60))));
     }
     ddp::test::run_ranks(kRanks, [&](int rank) { body(*groups[static_cast<std::size_t>(rank)]); });
@@ -59,22 +45,23 @@ class ExampleBackend : public testing::Test {
 };
 
 TEST_F(ExampleBackend, CarriesOutAllOperations) {
-  BackendRanks ranks({.name = "example", .create = collectives::load_backend("example").create, .size = kRanks});
+  collectives::testing::BackendRanks ranks(
+      {.name = "example", .create = collectives::load_backend("example").create, .size = kRanks});
   ranks.on_all([&](int rank) {
     std::uint64_t sequence = 0;
     for (int kind = 0; kind <= static_cast<int>(OperationKind::barrier); ++kind) {
       for (int dtype = 0; dtype <= static_cast<int>(DType::boolean); ++dtype) {
         const std::size_t count = static_cast<std::size_t>(dtype) * 7;
-        const CheckedCall call({.kind = static_cast<OperationKind>(kind),
-                                .dtype = static_cast<DType>(dtype),
-                                .op = dtype % 2 == 0 ? ReduceOp::sum : ReduceOp::max,
-                                .count = count,
-                                .root = dtype % kRanks,
-                                .in_place = dtype % 3 == 0,
-                                .shift = count % 2,
-                                .seed = count},
-                               kRanks, rank, ++sequence);
-        const Ended ended = collectives::testing::run(ranks.at(rank), call.operation());
+        const collectives::testing::CheckedCall call({.kind = static_cast<OperationKind>(kind),
+                                                      .dtype = static_cast<DType>(dtype),
+                                                      .op = dtype % 2 == 0 ? ReduceOp::sum : ReduceOp::max,
+                                                      .count = count,
+                                                      .root = dtype % kRanks,
+                                                      .in_place = dtype % 3 == 0,
+                                                      .shift = count % 2,
+                                                      .seed = count},
+                                                     kRanks, rank, ++sequence);
+        const collectives::testing::Ended ended = collectives::testing::run(ranks.at(rank), call.operation());
         ASSERT_EQ(ended.outcome, Outcome::ok) << call.operation().description() << ": " << ended.failure.cause;
         call.check();
       }
@@ -119,7 +106,7 @@ TEST_F(ExampleBackend, CarriesBatchesOfTransfers) {
 TEST_F(ExampleBackend, DifferentCallsAreAMismatch) {
   on_group([](ProcessGroup& group) {
     std::vector<float> values(static_cast<std::size_t>(group.rank() == 1 ? 5 : 4));
-    const Error error = thrown_by([&] { group.all_reduce(values).wait(); });
+    const Error error = ddp::test::thrown_by([&] { group.all_reduce(values).wait(); });
     EXPECT_EQ(error.code(), ErrorCode::mismatch) << error.what();
   });
 }

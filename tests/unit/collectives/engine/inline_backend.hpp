@@ -2,12 +2,6 @@
 // itself shows.
 #pragma once
 
-#include <algorithm>
-#include <atomic>
-#include <deque>
-#include <memory>
-#include <vector>
-
 #include "collectives/group_engine.hpp"
 
 namespace ddp::test {

@@ -1,14 +1,5 @@
 // Nothing stands between a caller and a backend that completes inline: no memory and no lock is taken, no thread is
 // woken.
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <cstdint>
-#include <cstdlib>
-#include <memory>
-#include <mutex>
-#include <thread>
-
 #include "collectives/host/host_backend.hpp"
 #include "collectives/progress_thread.hpp"
 #include "unit/collectives/engine/allocation_count.hpp"

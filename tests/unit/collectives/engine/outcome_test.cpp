@@ -1,21 +1,4 @@
 // How ends reported by backends become errors, and how a group uses backends for several device types.
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <atomic>
-#include <chrono>
-#include <cstdint>
-#include <functional>
-#include <future>
-#include <memory>
-#include <optional>
-#include <thread>
-#include <utility>
-#include <vector>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <ddp/error.hpp>
 #include <ddp/process_group.hpp>
 
@@ -32,13 +15,8 @@ using ddp::test::error_of;
 using ddp::test::FakeBackend;
 using ddp::test::soon;
 using ddp::test::thrown_by;
-using std::chrono::milliseconds;
-using std::chrono::seconds;
-using testing::ElementsAre;
-using testing::HasSubstr;
 
-class OutcomeTest : public testing::Test {
- protected:
+struct OutcomeTest : testing::Test {
   OutcomeTest() { make(); }
   /// Group ranks 0 and 1 are world ranks 4 and 9.
   void make() {
@@ -211,9 +189,6 @@ namespace {
 
 using ddp::test::BackendControl;
 using ddp::test::soon;
-using std::chrono::milliseconds;
-using std::chrono::seconds;
-using ::testing::HasSubstr;
 
 /// Controls a backend whose posts or polls hang.
 struct HungCalls {
@@ -504,8 +479,6 @@ namespace ddp::collectives {
 // Groups over a program's own store, as torch.distributed's; the ranks are threads.
 
 namespace {
-
-using ::testing::ElementsAre;
 
 constexpr int kStoreRanks = 3;
 

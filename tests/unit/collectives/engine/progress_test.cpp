@@ -1,13 +1,4 @@
 // The thread that drives operations that no thread waits for: one for all groups, asleep when there is nothing to do.
-#include <atomic>
-#include <filesystem>
-#include <functional>
-#include <random>
-#include <thread>
-#include <vector>
-
-#include <gtest/gtest.h>
-
 #include "collectives/progress_thread.hpp"
 #include "collectives/wait_ladder.hpp"
 #include "support/sanitized.hpp"
@@ -19,12 +10,10 @@ namespace ddp {
 namespace {
 
 using collectives::ProgressThread;
-using ddp::test::soon;
-using std::chrono::milliseconds;
 
 /// Sleeps until it holds; false after a long time.
 bool eventually(const std::function<bool()>& holds) {
-  const Deadline deadline = soon();
+  const Deadline deadline = ddp::test::soon();
   while (!holds() && !deadline.expired()) std::this_thread::sleep_for(milliseconds(1));
   return holds();
 }
@@ -93,8 +82,6 @@ TEST(Progress, GroupsComeAndGo) {
 // Many threads and operations at once: each ends once, in order, and only one thread at a time is in the backend.
 
 namespace {
-
-using std::chrono::milliseconds;
 
 constexpr int kMany = ::ddp::test::cases(100'000);
 

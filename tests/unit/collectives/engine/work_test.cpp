@@ -1,14 +1,5 @@
 // The handle of an operation: what it reports, what it calls at the end, what it keeps.
 
-#include <atomic>
-#include <functional>
-#include <optional>
-#include <stdexcept>
-#include <thread>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <ddp/batch.hpp>
 #include <ddp/wait_watch.hpp>
 
@@ -24,11 +15,8 @@ namespace {
 using ddp::test::error_of;
 using ddp::test::soon;
 using ddp::test::thrown_by;
-using std::chrono::milliseconds;
-using testing::HasSubstr;
 
-class WorkTest : public testing::Test {
- protected:
+struct WorkTest : testing::Test {
   ProcessGroup& group() {
     if (!group_) group_ = ddp::test::group_over(std::make_unique<ddp::test::FakeBackend>(control_));
     return *group_;
@@ -339,11 +327,8 @@ namespace {
 using ddp::test::error_of;
 using ddp::test::soon;
 using ddp::test::thrown_by;
-using testing::ElementsAre;
-using testing::HasSubstr;
 
-class BatchTest : public testing::Test {
- protected:
+struct BatchTest : testing::Test {
   std::shared_ptr<ddp::test::BackendControl> control_ = std::make_shared<ddp::test::BackendControl>();
   ProcessGroup group_ = ddp::test::group_over(std::make_unique<ddp::test::FakeBackend>(control_));
   std::vector<float> values_ = std::vector<float>(4);

@@ -1,20 +1,5 @@
 // The document: PyTorch's fields where it has them, the rest under "ddp".
-#include <signal.h>
-#include <stdlib.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <array>
-#include <filesystem>
-#include <fstream>
-#include <sstream>
-#include <thread>
-
-#include <fmt/format.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
 #include "collectives/flight/flight_dump.hpp"
 #include "collectives/flight/flight_recorder.hpp"
@@ -25,8 +10,7 @@ namespace {
 
 using nlohmann::json;
 
-class FlightDump : public ::testing::Test {
- protected:
+struct FlightDump : ::testing::Test {
   json dump(const std::string& reason = "a test") {
     return json::parse(to_json(recorder_.snapshot(), FlightJob{.name = "job7.0", .attempt = 1}, reason));
   }
@@ -170,10 +154,8 @@ namespace fs = std::filesystem;
 using ddp::test::error_of;
 using ddp::test::thrown_by;
 using nlohmann::json;
-using ::testing::HasSubstr;
 
-class FlightOutput : public ::testing::Test {
- protected:
+struct FlightOutput : ::testing::Test {
   void SetUp() override {
     std::string pattern = (fs::temp_directory_path() / "ddp_flight.XXXXXX").string();
     ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
@@ -313,8 +295,6 @@ TEST_F(FlightOutput, WrongSizesAreRefused) {
 
 namespace {
 
-using std::chrono::nanoseconds;
-
 FlightGroupFacts facts_of(std::string name, std::vector<int> ranks) {
   return {.name = std::move(name),
           .backend = "host",
@@ -332,7 +312,8 @@ Operation operation_of(OperationKind kind, std::uint64_t sequence) {
 }
 
 std::int64_t wall_now() {
-  return std::chrono::duration_cast<nanoseconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch())
+      .count();
 }
 
 TEST(FlightRecorder, CountsTransfersApartFromCollectives) {

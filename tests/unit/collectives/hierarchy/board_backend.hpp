@@ -2,19 +2,6 @@
 // to arrive does the whole collective, plainly. Rank order is kept, limits are checked, failures happen on request.
 #pragma once
 
-#include <algorithm>
-#include <array>
-#include <cstring>
-#include <deque>
-#include <map>
-#include <memory>
-#include <mutex>
-#include <random>
-#include <set>
-#include <thread>
-#include <tuple>
-#include <vector>
-
 #include <ddp/backend.hpp>
 
 #include "collectives/hierarchy/hierarchical_backend.hpp"

@@ -1,11 +1,6 @@
 // Every operation over random placements of ranks, against plainly computed results. One thread drives all ranks, so
 // the order of their steps is random, but the same in each run.
-#include <map>
-#include <random>
-
-#include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <gtest/gtest.h>
 
 #include "support/sanitized.hpp"
 #include "unit/collectives/backend_transfer_contract.hpp"

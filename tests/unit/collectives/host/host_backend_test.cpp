@@ -1,10 +1,4 @@
 // Two threads of each rank with a group of their own each, over the CPU backend: neither disturbs the other.
-#include <algorithm>
-#include <deque>
-#include <random>
-
-#include <gtest/gtest.h>
-
 #include <ddp/process_group.hpp>
 
 #include "collectives/group_engine.hpp"

@@ -1,17 +1,10 @@
 #include "collectives/host/rank_address.hpp"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "collectives/shm/segment_layout.hpp"
 #include "support/message_check.hpp"
 
 namespace ddp::collectives::host {
 namespace {
-
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 /// A rank of host @p host.
 shm::EndpointAddress on_host(int host) {

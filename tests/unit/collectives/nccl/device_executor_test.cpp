@@ -2,11 +2,6 @@
 // jitter: tests/multiproc/nccl_rank_reducer.cpp.
 #include "collectives/nccl/device_executor.hpp"
 
-#include <array>
-#include <vector>
-
-#include <gmock/gmock.h>
-
 #include <ddp/wait_watch.hpp>
 
 #include "collectives/nccl/call_monitor.hpp"
@@ -17,9 +12,6 @@
 
 namespace ddp::collectives::testing {
 namespace {
-
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 class DeviceExecutorTest : public NcclTest {
  protected:

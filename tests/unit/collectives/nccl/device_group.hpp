@@ -65,8 +65,7 @@ inline void order_once_launched(Request& request, const Stream& stream) {
   EXPECT_TRUE(ordered) << "NCCL has not launched it";
 }
 
-class NcclTest : public ::testing::Test {
- protected:
+struct NcclTest : ::testing::Test {
   static void SetUpTestSuite() { use_doubles(); }
   void SetUp() override { ASSERT_TRUE(FAKE_NCCL(fake_nccl_faults)("")); }
   void TearDown() override {

@@ -4,9 +4,6 @@
 
 #include <dlfcn.h>
 
-#include <cstdlib>
-#include <stdexcept>
-
 #include "collectives/nccl/nccl_backend.hpp"
 #include "cuda/context.hpp"
 #include "cuda/driver.hpp"

@@ -1,6 +1,4 @@
 // The double computes what NCCL computes: all functions, types and operations.
-#include <array>
-
 #include "fake_ranks.hpp"
 
 namespace ddp::collectives::nccl {

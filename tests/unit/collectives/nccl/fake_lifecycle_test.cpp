@@ -1,19 +1,13 @@
 // The double's communicators live and die as NCCL's do, including what collectives.md lists as easy to get wrong. The
 // double names the rules' sources.
 #include <spawn.h>
-#include <sys/wait.h>
 
 #include <barrier>
-#include <filesystem>
-#include <fstream>
 
 #include "fake_ranks.hpp"
 
 namespace ddp::collectives::nccl {
 namespace {
-
-using ::testing::AnyOf;
-using ::testing::HasSubstr;
 
 TEST_F(FakeNcclTest, InitIsInProgressUntilAllRanksAreThere) {
   const ncclUniqueId id = unique_id();
@@ -336,8 +330,6 @@ TEST_F(FakeNcclTest, AThousandCommunicators) {
 // controls.
 
 namespace {
-
-using ::testing::HasSubstr;
 
 ncclResult_t state_of(ncclComm_t comm) {
   ncclResult_t state = ncclSuccess;

@@ -1,14 +1,7 @@
 #include "fake_ranks.hpp"
 
-#include <unistd.h>
-
-#include <chrono>
-#include <filesystem>
-
 namespace ddp::collectives::nccl {
 namespace {
-
-using namespace std::chrono_literals;
 
 /// Before anything reads it. A child that a test started has them already.
 [[maybe_unused]] const bool kEnvironment = [] {

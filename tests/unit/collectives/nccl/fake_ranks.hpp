@@ -1,14 +1,7 @@
 // Ranks as threads of the test, each with a device of the fake CUDA and a stream, which call the fake NCCL.
 #pragma once
 
-#include <cstdlib>
-#include <cstring>
-#include <functional>
-#include <vector>
-
 #include <cuda.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include "collectives/nccl/nccl_library.hpp"
 #include "support/fake_nccl/fake_nccl.hpp"
@@ -26,8 +19,7 @@ class Buffer {
   explicit Buffer(const std::vector<T>& values) : Buffer(values.size() * sizeof(T)) {
     std::memcpy(get(), values.data(), bytes_);  // the double's device memory is the host's
   }
-  Buffer(const Buffer&) = delete;
-  Buffer& operator=(const Buffer&) = delete;
+  Buffer& operator=(Buffer&&) = delete;
   ~Buffer() { EXPECT_EQ(cuMemFree(address_), CUDA_SUCCESS); }
   void* get() const { return reinterpret_cast<void*>(address_); }  // NOLINT(performance-no-int-to-ptr)
   template <class T>
@@ -46,8 +38,7 @@ class Buffer {
 class Device {
  public:
   explicit Device(int device);
-  Device(const Device&) = delete;
-  Device& operator=(const Device&) = delete;
+  Device& operator=(Device&&) = delete;
   ~Device();
   CUstream stream() const { return stream_; }
   void synchronize() const { EXPECT_EQ(cuStreamSynchronize(stream_), CUDA_SUCCESS); }
@@ -86,8 +77,7 @@ ncclUniqueId unique_id();
 
 /// Nothing of the double is left over from one test to the next, and it had nothing to complain of that the test did
 /// not read.
-class FakeNcclTest : public ::testing::Test {
- protected:
+struct FakeNcclTest : ::testing::Test {
   ~FakeNcclTest() override;
 };
 

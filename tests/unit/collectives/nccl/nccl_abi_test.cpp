@@ -2,10 +2,7 @@
 // type, value, field and function of it that the project uses.
 #include "collectives/nccl/nccl_library.hpp"
 
-#include <cstddef>
 #include <type_traits>
-
-#include <gtest/gtest.h>
 
 #ifdef TEST_HAS_NCCL_H
 #include <nccl.h>

@@ -1,14 +1,4 @@
 // How NcclBackend fails and ends: late errors, missing ranks, aborts that block, calls that hang.
-#include <unistd.h>
-
-#include <atomic>
-#include <cstdlib>
-#include <future>
-#include <stdexcept>
-#include <thread>
-
-#include <gmock/gmock.h>
-
 #include "collectives/nccl/call_monitor.hpp"
 #include "collectives/nccl/nccl_queue.hpp"
 #include "collectives/nccl/rank_report.hpp"
@@ -19,12 +9,6 @@
 
 namespace ddp::collectives::testing {
 namespace {
-
-using std::chrono::milliseconds;
-using std::chrono::seconds;
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 class NcclFailures : public NcclTest {
  protected:
@@ -275,9 +259,6 @@ TEST(NcclDevice, IsTheGivenOneOrThatOfThePlaceOnTheNode) {
 
 namespace {
 
-using std::chrono::milliseconds;
-using ::testing::HasSubstr;
-
 class NcclErrors : public NcclTest {
  protected:
   void TearDown() override {
@@ -379,9 +360,6 @@ TEST_F(NcclErrors, WarnsWhereTheEnvironmentMakesNcclBlock) {
 namespace {
 
 using nccl::BlockingCalls;
-using std::chrono::milliseconds;
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 class BlockedCalls : public NcclTest {};
 
@@ -444,8 +422,6 @@ TEST_F(BlockedCalls, TheEndOfTheProcessWaitsForBlockingCalls) {
 // Groups split off others by ncclCommSplit.
 
 namespace {
-
-using std::chrono::milliseconds;
 
 class NcclSplit : public NcclTest {
  protected:

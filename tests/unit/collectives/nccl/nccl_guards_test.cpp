@@ -1,9 +1,5 @@
 // What keeps NcclBackend from hanging, from using freed objects, and from calling NCCL at the wrong time: each guard by
 // itself. tests/mutants/nccl.toml removes them one by one.
-#include <future>
-
-#include <gmock/gmock.h>
-
 #include "collectives/nccl/communicator.hpp"
 #include "collectives/nccl/nccl_queue.hpp"
 #include "unit/collectives/nccl/device_group.hpp"
@@ -12,9 +8,6 @@ namespace ddp::collectives::testing {
 namespace {
 
 using nccl::Communicator;
-using std::chrono::milliseconds;
-using std::chrono::seconds;
-using ::testing::HasSubstr;
 
 class NcclGuards : public NcclTest {
  protected:

@@ -3,12 +3,6 @@
 
 #include <dlfcn.h>
 
-#include <filesystem>
-#include <fstream>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <ddp/error.hpp>
 
 #include "support/checkout.hpp"
@@ -16,8 +10,6 @@
 namespace ddp::collectives::nccl {
 namespace {
 
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 namespace fs = std::filesystem;
 
 std::string library(const std::string& name) {

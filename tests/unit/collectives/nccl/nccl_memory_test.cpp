@@ -1,20 +1,10 @@
 // Memory that NCCL allocates and registers: its owner, its release, and its failures.
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <future>
-
-#include <gmock/gmock.h>
-
 #include "collectives/nccl/call_monitor.hpp"
 #include "support/error_of.hpp"
 #include "unit/collectives/nccl/device_group.hpp"
 
 namespace ddp::collectives::testing {
 namespace {
-
-using std::chrono::milliseconds;
-using ::testing::HasSubstr;
 
 class NcclMemory : public NcclTest {
  protected:

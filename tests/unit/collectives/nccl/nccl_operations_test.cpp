@@ -1,16 +1,11 @@
 // What NcclBackend computes, and how its operations relate to the caller's streams, over the doubles of CUDA and NCCL.
 #include <barrier>
-#include <deque>
-
-#include <gmock/gmock.h>
 
 #include "collectives/nccl/registered_memory.hpp"
 #include "unit/collectives/nccl/device_group.hpp"
 
 namespace ddp::collectives::testing {
 namespace {
-
-using std::chrono::milliseconds;
 
 constexpr std::array kKinds{OperationKind::all_reduce, OperationKind::broadcast,      OperationKind::reduce,
                             OperationKind::all_gather, OperationKind::all_gather_v,   OperationKind::gather,
@@ -124,7 +119,7 @@ TEST_F(NcclOperations, WaitsForTheCallersStreamAndNotForOthers) {
     request.post();
     Request& later = group.at(rank).init({&behind.operation(), 1}, soon());
     later.post();
-    EXPECT_EQ(poll_until_end(request, Deadline::after(milliseconds(100))), Outcome::running);
+    EXPECT_EQ(poll_until_end(request, Deadline::after(std::chrono::milliseconds(100))), Outcome::running);
     EXPECT_FALSE(request.started());
     EXPECT_FALSE(later.started());
     ASSERT_EQ(FAKE_CUDA(fake_cuda_resume_stream)(stream), CUDA_SUCCESS);

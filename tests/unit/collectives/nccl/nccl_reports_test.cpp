@@ -1,8 +1,4 @@
 // What ranks tell each other before NCCL starts, and which groups they do not make.
-#include <cstdlib>
-
-#include <gmock/gmock.h>
-
 #include "collectives/nccl/rank_report.hpp"
 #include "support/error_of.hpp"
 #include "support/message_check.hpp"
@@ -16,10 +12,6 @@ inline void fill_sample(ncclUniqueId& id) { id.internal[0] = 'x'; }
 
 namespace ddp::collectives::testing {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 class NcclReports : public NcclTest {};
 

@@ -1,10 +1,4 @@
 // A real NCCL, where there is one: DDP_TEST_NCCL names its libnccl.so.2. Calls that need no device.
-#include <cstdlib>
-#include <cstring>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "collectives/nccl/nccl_library.hpp"
 #include "support/sanitized.hpp"
 

@@ -1,16 +1,7 @@
 // The meeting of ranks believes no process of another user, even if it knows all of a job's secrets.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
-
-#include <array>
-#include <functional>
-#include <memory>
-#include <thread>
 
 #include <ddp/error.hpp>
 
@@ -26,9 +17,7 @@
 namespace ddp::collectives::shm {
 namespace {
 
-using ddp::test::can_be_other_user;
 using ddp::test::kOtherUser;
-using ::testing::HasSubstr;
 
 constexpr int kMinuteMs = 60'000;
 
@@ -74,10 +63,9 @@ class OtherUser {
   base::ChildProcess process_;
 };
 
-class ShmOtherUser : public ::testing::Test {
- protected:
+struct ShmOtherUser : ::testing::Test {
   void SetUp() override {
-    if (!can_be_other_user()) GTEST_SKIP() << "not root, who can become another user";
+    if (!ddp::test::can_be_other_user()) GTEST_SKIP() << "not root, who can become another user";
   }
 };
 

@@ -2,13 +2,8 @@
 // much memory they get.
 #include "collectives/shm/segment_rendezvous.hpp"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <poll.h>
 #include <sys/socket.h>
-
-#include <thread>
 
 #include <ddp/error.hpp>
 
@@ -20,8 +15,6 @@
 
 namespace ddp::collectives::shm {
 namespace {
-
-using ::testing::HasSubstr;
 
 TEST(EndpointAddress, ReadsWhatItWrote) {
   Endpoint endpoint;
@@ -58,8 +51,7 @@ TEST(JoinMessage, ComesBackWithItsTextCut) {
 }
 
 /// A group of two whose leader is disturbed before the other rank comes.
-class SegmentRendezvous : public ::testing::Test {
- protected:
+struct SegmentRendezvous : ::testing::Test {
   /// @return what the ranks threw: one text each, empty for those that are connected.
   std::array<std::string, 2> form_group_while(const std::function<void(const EndpointAddress&)>& disturb) {
     std::vector<std::unique_ptr<Backend>> backends;

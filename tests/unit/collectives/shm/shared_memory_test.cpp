@@ -1,11 +1,5 @@
 // The parts of the shared-memory backend over one mapping for all ranks, so that a thread sanitizer sees every access;
 // and how the memory is cut.
-#include <cstdlib>
-#include <memory>
-#include <thread>
-
-#include <gtest/gtest.h>
-
 #include "collectives/shm/collective_run.hpp"
 #include "collectives/shm/peer_transfers.hpp"
 #include "collectives/shm/segment_layout.hpp"
@@ -17,7 +11,6 @@
 namespace ddp::collectives::shm {
 namespace {
 
-using testing::Call;
 using testing::CheckedCall;
 
 struct Free {

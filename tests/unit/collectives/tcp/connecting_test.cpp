@@ -4,10 +4,6 @@
 #include <poll.h>
 #include <sys/socket.h>
 
-#include <cerrno>
-#include <optional>
-#include <set>
-
 #include "base/message.hpp"
 #include "base/socket.hpp"
 #include "collectives/tcp/handshake.hpp"

@@ -1,11 +1,6 @@
 // What ranks that leave, die, or fail leave to the others: all that they have sent, and a reason.
 #include <sys/socket.h>
 
-#include <algorithm>
-#include <chrono>
-#include <numeric>
-#include <thread>
-
 #include "collectives/tcp/mesh.hpp"
 #include "unit/collectives/tcp/tcp_ranks.hpp"
 
@@ -175,8 +170,7 @@ struct TwoMeshes {
   ~TwoMeshes() {
     for (const auto& mesh : meshes) mesh->close(soon());
   }
-  TwoMeshes(const TwoMeshes&) = delete;
-  TwoMeshes& operator=(const TwoMeshes&) = delete;
+  TwoMeshes& operator=(TwoMeshes&&) = delete;
 
   void post(std::size_t count, std::uint64_t sequence) {
     for (int rank = 0; rank < 2; ++rank) {

@@ -1,9 +1,6 @@
 // Headers and notices between ranks: what is written is read again, and nothing else is.
 #include "collectives/tcp/frame.hpp"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <ddp/error.hpp>
 
 #include "support/message_check.hpp"

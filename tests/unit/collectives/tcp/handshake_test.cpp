@@ -3,15 +3,12 @@
 #include "base/message.hpp"
 #include "support/error_of.hpp"
 
-#include <gtest/gtest.h>
-
 #include <ddp/error.hpp>
 
 namespace ddp::collectives::tcp {
 namespace {
 
-class TcpHandshake : public ::testing::Test {
- protected:
+struct TcpHandshake : ::testing::Test {
   TcpHandshake() {
     for (int rank = 0; rank < 3; ++rank) records_.push_back(record(random_key()));
   }

@@ -2,11 +2,6 @@
 #include <netinet/in.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <algorithm>
-#include <atomic>
 
 #include "base/message.hpp"
 #include "base/socket.hpp"
@@ -28,13 +23,10 @@ Bytes greeting(std::uint32_t from, std::uint32_t to) {
 constexpr std::size_t kProofBytes = stream::kProofHeaderBytes + 32;
 constexpr std::size_t kChallengeBytes = stream::kGreetingBytes + stream::kAnnouncementBytes + kProofBytes;
 
-using testing::CheckedCall;
-using testing::run;
 using testing::soon;
 
 /// Two ranks of which strangers know addresses and ports, as /proc/net/tcp shows them.
-class TcpStrangers : public ::testing::Test {
- protected:
+struct TcpStrangers : ::testing::Test {
   static constexpr int kRanks = 3;
 
   TcpStrangers() {
@@ -69,9 +61,9 @@ class TcpStrangers : public ::testing::Test {
     for (int rank = 0; rank < kRanks; ++rank) {
       threads.emplace_back([this, rank, first = sequence_] {
         for (std::uint64_t i = 1; i <= 3; ++i) {
-          const CheckedCall call({.kind = OperationKind::all_reduce, .count = i == 2 ? 100'000U : 10U}, kRanks, rank,
-                                 first + i);
-          const testing::Ended ended = run(*backends_[index(rank)], call.operation());
+          const testing::CheckedCall call({.kind = OperationKind::all_reduce, .count = i == 2 ? 100'000U : 10U}, kRanks,
+                                          rank, first + i);
+          const testing::Ended ended = testing::run(*backends_[index(rank)], call.operation());
           ASSERT_EQ(ended.outcome, Outcome::ok) << ended.failure.cause;
           call.check();
         }

@@ -6,14 +6,6 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
-#include <atomic>
-#include <cerrno>
-#include <chrono>
-#include <numeric>
-#include <thread>
-
-#include <gtest/gtest.h>
-
 #include "base/message.hpp"
 #include "base/socket.hpp"
 #include "collectives/tcp/context.hpp"
@@ -266,7 +258,6 @@ extern "C" int epoll_ctl(int poller, int operation, int descriptor, epoll_event*
 namespace ddp::collectives::tcp {
 namespace {
 
-using std::chrono::seconds;
 using testing::soon;
 
 TEST(TcpWatching, WhatEpollHasRefusedIsWatchedLater) {

@@ -1,8 +1,6 @@
 // What tests of groups over TCP call.
 #pragma once
 
-#include <vector>
-
 #include "collectives/tcp/tcp_backend.hpp"
 #include "unit/collectives/backend_ranks.hpp"
 #include "unit/collectives/checked_call.hpp"

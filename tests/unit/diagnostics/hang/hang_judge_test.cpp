@@ -1,11 +1,6 @@
 // Who is missing and who waits for whom, over made-up facts.
 #include "diagnostics/hang/hang_judge.hpp"
 
-#include <gmock/gmock.h>
-
-#include <functional>
-#include <numeric>
-
 #include <ddp/error.hpp>
 
 #include "diagnostics/hang/hang_report.hpp"
@@ -17,10 +12,6 @@ namespace {
 
 using flight::FlightPhase;
 using flight::FlightView;
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
 
 /// A process in a system call, which has called @p called collectives of the world and is in the last of them.
 RankFacts rank_in(int rank, int world, std::uint64_t called, double age_s = 12) {

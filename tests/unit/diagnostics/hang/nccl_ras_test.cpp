@@ -3,19 +3,6 @@
 
 #include <poll.h>
 #include <sys/socket.h>
-#include <unistd.h>
-
-#include <atomic>
-#include <chrono>
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <functional>
-#include <string>
-#include <thread>
-
-#include <fmt/format.h>
-#include <gmock/gmock.h>
 
 #include <ddp/error.hpp>
 
@@ -23,11 +10,6 @@
 
 namespace ddp::diagnostics {
 namespace {
-
-using namespace std::chrono_literals;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
 
 std::string ras_rank(int rank, int all_reduces, int all_gathers = 0, int error = 0) {
   return fmt::format(R"({{"rank": {0}, "host": "10.0.0.1", "pid": {1}, "cuda_dev": 0, "nvml_dev": 0,

@@ -1,11 +1,7 @@
 // Ranks among processes, and what /proc says of real ones.
 #include "diagnostics/hang/observe.hpp"
 
-#include <gmock/gmock.h>
-#include <signal.h>
 #include <sys/prctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <ddp/error.hpp>
 
@@ -17,8 +13,6 @@
 namespace ddp::diagnostics {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
 using Variables = std::map<std::string, std::string>;
 
 Variables torchrun(int rank, const std::string& port, int world = 2) {

@@ -2,13 +2,6 @@
 #include "diagnostics/hang/standstill_watch.hpp"
 
 #include <poll.h>
-#include <signal.h>
-#include <unistd.h>
-
-#include <chrono>
-#include <optional>
-
-#include <gmock/gmock.h>
 
 #include <ddp/deadline.hpp>
 
@@ -18,8 +11,6 @@
 
 namespace ddp::diagnostics {
 namespace {
-
-using namespace std::chrono_literals;
 
 /// A child that rests; after SIGUSR1 it computes.
 base::ChildProcess resting_child() {

@@ -1,20 +1,6 @@
 // A rank that is asked for a dump by its pipe, as NCCL's watchdog looks at it: late, in pieces, or never. The rank and
 // its /proc are made up.
-#include <fcntl.h>
 #include <poll.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <chrono>
-#include <filesystem>
-#include <fstream>
-#include <functional>
-#include <iterator>
-#include <string>
-#include <thread>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <ddp/error.hpp>
 
@@ -29,12 +15,8 @@ namespace ddp::diagnostics {
 namespace {
 
 namespace fs = std::filesystem;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
-class TorchRecorderTest : public ::testing::Test {
- protected:
+struct TorchRecorderTest : ::testing::Test {
   TorchRecorderTest() {
     std::string name = (fs::temp_directory_path() / "torch-recorder-XXXXXX").string();
     if (::mkdtemp(name.data()) == nullptr) ADD_FAILURE() << "mkdtemp: " << name;
@@ -134,10 +116,6 @@ TEST_F(TorchRecorderTest, WhoWritesNoneIsSaidAndNotWaitedForForever) {
 namespace {
 
 using flight::FlightView;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
-using testing::SizeIs;
 
 std::string recorded_dump(const std::string& name) {
   std::ifstream file{ddp::test::source_root() / "tests/fuzz/corpus/fuzz_torch_trace" / name, std::ios::binary};

@@ -2,18 +2,9 @@
 // tests/commands/ddp_info_status.bats.
 #include "diagnostics/hang/torch_worker_server.hpp"
 
-#include <gmock/gmock.h>
 #include <pthread.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <unistd.h>
-
-#include <chrono>
-#include <cstdlib>
-#include <string>
-#include <thread>
-#include <utility>
-#include <vector>
 
 #include <ddp/error.hpp>
 
@@ -22,9 +13,6 @@
 
 namespace ddp::diagnostics {
 namespace {
-
-using testing::ElementsAre;
-using testing::IsEmpty;
 
 /// Gives each of the answers to one connection, then keeps quiet.
 class WorkerServer {
@@ -47,8 +35,7 @@ class WorkerServer {
     ::unlink(path_.c_str());
     ::rmdir(folder_);
   }
-  WorkerServer(const WorkerServer&) = delete;
-  WorkerServer& operator=(const WorkerServer&) = delete;
+  WorkerServer& operator=(WorkerServer&&) = delete;
 
  private:
   void serve() {

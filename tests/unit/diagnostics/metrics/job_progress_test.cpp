@@ -1,8 +1,6 @@
 // A line of the event log from what nodes tell of their ranks.
 #include "diagnostics/metrics/metrics_page.hpp"
 
-#include <gtest/gtest.h>
-
 namespace ddp::diagnostics {
 namespace {
 

@@ -1,14 +1,9 @@
 // The endpoint as Prometheus and as strangers meet it.
 #include "diagnostics/metrics/metrics_endpoint.hpp"
 
-#include <gmock/gmock.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/time.h>
-
-#include <atomic>
-#include <stdexcept>
-#include <thread>
 
 #include <ddp/error.hpp>
 
@@ -17,10 +12,6 @@
 
 namespace ddp::diagnostics {
 namespace {
-
-using testing::EndsWith;
-using testing::HasSubstr;
-using testing::StartsWith;
 
 const Deadline kPatience = Deadline::after(std::chrono::seconds(300));
 
@@ -68,8 +59,7 @@ TEST(HttpRequest, AnotherHostsPageIsNotAnswered) {
 }
 
 /// An endpoint in a thread of its own, and clients.
-class MetricsEndpointTest : public testing::Test {
- protected:
+struct MetricsEndpointTest : testing::Test {
   ~MetricsEndpointTest() override { stop(); }
 
   void start(MetricsLimits limits = {}) {

@@ -1,22 +1,7 @@
 // The text that Prometheus gets, what it has of a rank, and that the documentation has the same metrics.
 #include "diagnostics/metrics/metrics_page.hpp"
 
-#include <gmock/gmock.h>
-#include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <chrono>
-#include <fstream>
-#include <iterator>
 #include <regex>
-#include <set>
-#include <sstream>
-#include <string>
-#include <thread>
-#include <utility>
-
-#include <nlohmann/json.hpp>
 
 #include "base/process.hpp"
 #include "diagnostics/metrics/watched_ranks.hpp"
@@ -25,9 +10,6 @@
 
 namespace ddp::diagnostics {
 namespace {
-
-using testing::HasSubstr;
-using testing::Not;
 
 TEST(MetricsPage, HasTheFormatsOrderAndEscapes) {
   MetricsPage page("17", "n\"0\\");

@@ -1,26 +1,13 @@
 // What a rank's program says of its own times is read with limits, whatever it says.
 #include "diagnostics/metrics/training_metrics.hpp"
 
-#include <fcntl.h>
-#include <gmock/gmock.h>
 #include <sys/mman.h>
-#include <unistd.h>
-
-#include <chrono>
-#include <string>
-#include <string_view>
-#include <thread>
-
-#include <fmt/format.h>
 
 #include "base/unique_fd.hpp"
 #include "diagnostics/metrics/watched_ranks.hpp"
 
 namespace ddp::diagnostics {
 namespace {
-
-using testing::HasSubstr;
-using testing::Not;
 
 std::string document(std::string_view series) { return fmt::format(R"({{"series": [{}]}})", series); }
 

@@ -1,17 +1,8 @@
 // Ranks that a launcher tells of one by one, and what /proc adds.
 #include "diagnostics/metrics/watched_ranks.hpp"
 
-#include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <gmock/gmock.h>
-
 namespace ddp::diagnostics {
 namespace {
-
-using ::testing::HasSubstr;
-using ::testing::Not;
 
 std::string page_of(WatchedRanks& ranks) {
   MetricsPage page("17.0", "n1");

@@ -1,16 +1,8 @@
 // Stacks of processes that stand at the same place read the same, whichever tool read them.
-#include <string>
-#include <vector>
-
-#include <gmock/gmock.h>
-
 #include "diagnostics/stacks/proc_stack.hpp"
 
 namespace ddp::diagnostics {
 namespace {
-
-using testing::HasSubstr;
-using testing::IsEmpty;
 
 // Of gdb 13 on two processes of one program, with its noise.
 std::string gdb_output(const std::string& pid, const std::string& address) {

@@ -1,22 +1,6 @@
 // Stacks of real processes, by tools that work, fail, hang and talk without end.
 #include <poll.h>
-#include <signal.h>
-#include <stdlib.h>
 #include <sys/prctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <chrono>
-#include <filesystem>
-#include <fstream>
-#include <optional>
-#include <string>
-#include <thread>
-#include <utility>
-#include <vector>
-
-#include <fmt/format.h>
-#include <gmock/gmock.h>
 
 #include "base/process.hpp"
 #include "base/socket.hpp"
@@ -25,14 +9,6 @@
 
 namespace ddp::diagnostics {
 namespace {
-
-using namespace std::chrono_literals;
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
-using testing::Not;
-using testing::SizeIs;
 
 /// A child that sleeps, by now, under a name of its own.
 base::ChildProcess sleeper() {
@@ -50,8 +26,7 @@ base::ChildProcess sleeper() {
   return base::ChildProcess{pid};
 }
 
-class StackGathererTest : public testing::Test {
- protected:
+struct StackGathererTest : testing::Test {
   StackGathererTest() {
     std::string path = testing::TempDir() + "/stacks_XXXXXX";
     folder_ = ::mkdtemp(path.data());
@@ -219,9 +194,6 @@ TEST_F(StackGathererTest, AShellThatWaitsStandsForItsChild) {
 // Equal stacks are one, in the order of ranks, and all together are bounded.
 
 namespace {
-
-using testing::ElementsAre;
-using testing::SizeIs;
 
 TEST(RankStacks, EqualOnesAreJoined) {
   RankStacks stacks;

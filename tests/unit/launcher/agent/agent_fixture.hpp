@@ -2,24 +2,8 @@
 // does nothing, so that its end can be chosen.
 #pragma once
 
-#include <fcntl.h>
-#include <signal.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <chrono>
-#include <fstream>
-#include <functional>
-#include <memory>
-#include <optional>
-#include <string>
-#include <utility>
-#include <vector>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include "agent/agent.hpp"
 #include "support/left_children.hpp"
@@ -51,8 +35,7 @@ inline control::Message signal_ranks(int signal, bool groups, bool by_slurm = fa
 inline control::RankEnded rank_ended(int local_rank) { return {.epoch = kEpoch, .local_rank = local_rank}; }
 inline control::AttemptCleaned cleaned() { return {.epoch = kEpoch}; }
 
-class AgentFixture : public ::testing::Test {
- protected:
+struct AgentFixture : ::testing::Test {
   AgentFixture() {
     job_.host = "n1";
     job_.options.shutdown_timeout = std::chrono::seconds(1000);

@@ -1,16 +1,9 @@
 // Who counts as lost though nothing is closed: a coordinator or an attempt process that shows no life, in time; and who
 // does not.
-#include <chrono>
-
 #include "agent_fixture.hpp"
 
 namespace ddp::launcher::test {
 namespace {
-
-using namespace std::chrono_literals;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 class AgentLife : public AgentFixture {
  protected:

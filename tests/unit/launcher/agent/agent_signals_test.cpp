@@ -6,11 +6,6 @@
 namespace ddp::launcher::test {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-
 class AgentLosesCoordinator : public AgentFixture {
  protected:
   AgentLosesCoordinator() { ::testing::internal::CaptureStderr(); }

@@ -2,9 +2,6 @@
 #include "agent/agent.hpp"
 
 #include <ostream>
-#include <set>
-#include <variant>
-#include <vector>
 
 #include "agent_fixture.hpp"
 
@@ -14,11 +11,6 @@
 
 namespace ddp::launcher::test {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 enum class State { idle, prepared, running, ending, cleaned };
 constexpr State kAll[] = {State::idle, State::prepared, State::running, State::ending, State::cleaned};

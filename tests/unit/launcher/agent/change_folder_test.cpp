@@ -1,15 +1,4 @@
 // The folder by which ranks learn of a change and ask for the next generation.
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <optional>
-#include <string>
-
-#include <gtest/gtest.h>
-
 #include <ddp/error.hpp>
 
 #include "agent/change_folder.hpp"
@@ -17,8 +6,7 @@
 namespace ddp::launcher {
 namespace {
 
-class ChangeFolderTest : public testing::Test {
- protected:
+struct ChangeFolderTest : testing::Test {
   ChangeFolderTest() {
     std::string path = testing::TempDir() + "change XXXXXX";
     scratch_ = ::mkdtemp(path.data());

@@ -1,8 +1,6 @@
 // RANK and ROLE_RANK on nodes with different numbers of ranks (torchrun's behaviour).
 #include "agent/job_layout.hpp"
 
-#include <gtest/gtest.h>
-
 namespace ddp::launcher {
 namespace {
 

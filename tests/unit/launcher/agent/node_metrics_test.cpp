@@ -1,11 +1,6 @@
 // What a node's agent tells of its ranks, from the messages that pass it.
 #include "agent/node_metrics.hpp"
 
-#include <signal.h>
-#include <unistd.h>
-
-#include <gmock/gmock.h>
-
 #include <ddp/error.hpp>
 
 #include "agent/job_layout.hpp"
@@ -14,11 +9,7 @@
 namespace ddp::launcher {
 namespace {
 
-using ::testing::HasSubstr;
-using ::testing::Not;
-
-class NodeMetricsTest : public ::testing::Test {
- protected:
+struct NodeMetricsTest : ::testing::Test {
   NodeMetricsTest() {
     job_.host = "n1";
     job_.options.command = {"train.py"};

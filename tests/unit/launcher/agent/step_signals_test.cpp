@@ -1,17 +1,13 @@
 // Ranks get each signal once, whatever processes of a step Slurm signals.
 #include "agent/step_signals.hpp"
 
-#include <gtest/gtest.h>
-
 #include <csignal>
-#include <thread>
 
 namespace ddp::launcher {
 namespace {
 
 using control::SignalRanks;
 using std::chrono::hours;
-using std::chrono::milliseconds;
 
 const SignalRanks kPlain{.epoch = 1, .groups = true, .signal = SIGTERM};
 const SignalRanks kDoubtful{.epoch = 1, .groups = true, .signal = SIGTERM, .may_have_reached_ranks = true};
@@ -54,7 +50,7 @@ TEST(StepSignals, AnOrderThatIsNotDoubtedMayFollowTheSignalToo) {
 }
 
 TEST(StepSignals, WithoutTheSignalTheRanksGetItAfterAWhile) {
-  StepSignals signals{milliseconds(20)};
+  StepSignals signals{std::chrono::milliseconds(20)};
   signals.arrived(SIGUSR1);  // another one
   signals.add(kDoubtful);
   const auto deadline = signals.next_deadline();

@@ -1,12 +1,6 @@
 // The addresses at which the store listens, and the one at which a node finds it.
 #include "agent/store_reach.hpp"
 
-#include <gmock/gmock.h>
-
-#include <chrono>
-#include <string>
-#include <vector>
-
 #include <ddp/error.hpp>
 
 #include "base/socket.hpp"
@@ -14,9 +8,6 @@
 
 namespace ddp::launcher {
 namespace {
-
-using testing::ElementsAre;
-using testing::HasSubstr;
 
 // For documentation only (RFC 5737 and 3849): no host has them.
 constexpr const char* kForeign = "192.0.2.1";

@@ -3,27 +3,14 @@
 
 #include <poll.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <chrono>
-#include <fstream>
-#include <future>
 #include <iostream>
-#include <stdexcept>
-#include <string>
-
-#include <gmock/gmock.h>
 
 #include "base/socket.hpp"
 #include "pmix_server/scratch_directory.hpp"
 
 namespace ddp::launcher {
 namespace {
-
-using namespace std::chrono_literals;
-using testing::IsEmpty;
 
 control::RankEnded ended(int local_rank) { return {.epoch = 1, .local_rank = local_rank}; }
 RankTraces tail(std::string text) { return {.stderr_tail = std::move(text)}; }

@@ -1,15 +1,8 @@
 // Whoever wants in tries all doors until the deadline, believes nobody without the secret, and says what happened at
 // each.
-#include <gmock/gmock.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
-
-#include <algorithm>
-#include <chrono>
-#include <future>
-#include <string>
-#include <thread>
 
 #include <ddp/error.hpp>
 
@@ -19,9 +12,6 @@
 
 namespace ddp::launcher::control {
 namespace {
-
-using testing::AllOf;
-using testing::HasSubstr;
 
 /// A listening socket whose queue is full: the kernel drops what comes, as a firewall would.
 struct BlackHole {

@@ -2,18 +2,6 @@
 #include <malloc.h>
 #include <poll.h>
 #include <sys/socket.h>
-#include <unistd.h>
-
-#include <algorithm>
-#include <chrono>
-#include <functional>
-#include <memory>
-#include <string>
-#include <thread>
-#include <vector>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <ddp/error.hpp>
 
@@ -22,10 +10,6 @@
 
 namespace ddp::launcher::control {
 namespace {
-
-using namespace std::chrono_literals;
-using testing::AllOf;
-using testing::HasSubstr;
 
 Deadline soon() { return Deadline::after(60s); }
 
@@ -79,8 +63,7 @@ Fence large(std::size_t size, unsigned seed) {
   return fence;
 }
 
-class Connections : public testing::TestWithParam<Ends (*)()> {
- protected:
+struct Connections : testing::TestWithParam<Ends (*)()> {
   Ends ends_ = GetParam()();
   Connection& one_ = ends_.one;
   Connection& other_ = ends_.other;
@@ -349,17 +332,12 @@ namespace ddp::launcher {
 
 namespace {
 
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
-
 control::Message message(int code) { return control::Finish{.exit_status = code}; }
 control::Message large() {
   return control::Finish{.exit_status = 0, .message = std::string(std::size_t{4} << 20U, 'x')};
 }
 
-class LoopConnectionTest : public ::testing::Test {
- protected:
+struct LoopConnectionTest : ::testing::Test {
   explicit LoopConnectionTest(control::ConnectionPair pair = control::make_pair())
       : peer_(std::make_unique<control::Connection>(std::move(pair.second), "the test")),
         own_(std::make_unique<LoopConnection>(

@@ -1,18 +1,8 @@
 // Both sides of the door for tests of the handshake: a listener that is served, servers that misbehave, raw clients.
 #pragma once
 
-#include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/socket.h>
-
-#include <array>
-#include <atomic>
-#include <chrono>
-#include <functional>
-#include <string>
-#include <thread>
-#include <utility>
-#include <vector>
 
 #include <ddp/error.hpp>
 
@@ -21,8 +11,6 @@
 #include "support/error_of.hpp"
 
 namespace ddp::launcher::control {
-
-using namespace std::chrono_literals;
 
 inline Deadline soon() { return Deadline::after(60s); }
 

@@ -1,17 +1,9 @@
 // Who knows the secret gets in, whatever crowds the door; nobody else does, and learns nothing.
 #include "control/handshake.hpp"
 
-#include <gmock/gmock.h>
 #include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
-
-#include <algorithm>
-#include <array>
-#include <chrono>
-#include <future>
-#include <string>
-#include <thread>
 
 #include <ddp/error.hpp>
 
@@ -24,9 +16,6 @@
 
 namespace ddp::launcher::control {
 namespace {
-
-using testing::AllOf;
-using testing::HasSubstr;
 
 TEST(Handshake, TheRightSecretOpensTheDoorBothWays) {
   const Secret secret = Secret::random();

@@ -1,9 +1,6 @@
 // Every message comes back from its bytes as it was, and bytes that encode() does not make are refused.
 #include "control/messages.hpp"
 
-#include <gmock/gmock.h>
-
-#include <string>
 #include <type_traits>
 
 #include "control/message_fields.hpp"
@@ -11,8 +8,6 @@
 
 namespace ddp::launcher::control {
 namespace {
-
-using testing::HasSubstr;
 
 /// What the error says; an empty text if there is none.
 std::string refusal_of(const Bytes& bytes) { return tests::refusal_of<Message>(bytes); }

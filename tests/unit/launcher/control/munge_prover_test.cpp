@@ -1,16 +1,7 @@
 // Munge proves the user of the other side, for one connection only, and says by name what it does not accept.
 #include "control/munge.hpp"
 
-#include <gmock/gmock.h>
 #include <poll.h>
-#include <unistd.h>
-
-#include <atomic>
-#include <chrono>
-#include <future>
-#include <optional>
-#include <string>
-#include <thread>
 
 #include <ddp/error.hpp>
 
@@ -24,8 +15,6 @@ namespace {
 
 using ddp::test::error_of;
 using ddp::test::MungeDaemon;
-using testing::AllOf;
-using testing::HasSubstr;
 
 stream::Statement statement_of(int number) {
   stream::Statement statement{};
@@ -33,8 +22,7 @@ stream::Statement statement_of(int number) {
   return statement;
 }
 
-class MungeTest : public testing::Test {
- protected:
+struct MungeTest : testing::Test {
   void SetUp() override {
     if (!MungeDaemon::installed()) GTEST_SKIP() << "there is no munged";
     daemon_.emplace();

@@ -1,21 +1,12 @@
 // The coordinator's connections to its agents: what a dropped one still gets, and what it costs the others.
 #include "coordinator/agent_links.hpp"
 
-#include <gtest/gtest.h>
-
-#include <chrono>
-#include <string>
-#include <vector>
-
 #include "base/socket.hpp"
 
 namespace ddp::launcher {
 namespace {
 
-using namespace std::chrono_literals;
-
-class AgentLinksTest : public testing::Test {
- protected:
+struct AgentLinksTest : testing::Test {
   /// A link and the agent's end of it.
   int add(std::vector<control::Connection>& agents) {
     control::ConnectionPair pair = control::make_pair();

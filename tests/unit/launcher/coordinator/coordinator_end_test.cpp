@@ -4,12 +4,6 @@
 namespace ddp::launcher::test {
 namespace {
 
-using testing::AllOf;
-using testing::Contains;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
-
 TEST(CoordinatorEnd, ANodeThatDoesNotAnswerSigkillIsGivenUpAndNamed) {
   CoordinatorJob job;
   job.run();

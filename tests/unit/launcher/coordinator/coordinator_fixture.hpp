@@ -1,26 +1,13 @@
 // A Coordinator whose agents are the test itself, over socket pairs, and whose clock the test moves.
 #pragma once
 
-#include <signal.h>
-
-#include <chrono>
-#include <memory>
-#include <optional>
-#include <string>
-#include <utility>
-#include <vector>
-
-#include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include "base/process.hpp"
 #include "coordinator/coordinator.hpp"
 
 namespace ddp::launcher::test {
 
-using namespace std::chrono_literals;
 using Texts = std::vector<std::string>;
 
 inline constexpr int kRanksPerNode = 2;

@@ -1,10 +1,4 @@
 // When no node's ranks get on: all are asked what they do, the user is told once who is missing, and the job goes on.
-#include <chrono>
-#include <string>
-#include <utility>
-
-#include <gmock/gmock.h>
-
 #include "coordinator_fixture.hpp"
 #include "diagnostics/hang/hang_inquiry.hpp"
 #include "diagnostics/hang/rank_facts.hpp"
@@ -13,10 +7,6 @@ namespace ddp::launcher::test {
 namespace {
 
 using flight::FlightView;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
-using testing::StartsWith;
 
 /// In all_reduce #2 of the world's group for a minute, or asleep after #1.
 diagnostics::RankFacts facts_of(int rank, bool asleep) {

@@ -4,11 +4,6 @@
 namespace ddp::launcher::test {
 namespace {
 
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
-
 TEST(CoordinatorTest, AnAgentThatDoesNotFitIsToldWhyAndEndsAJobThatNeedsIt) {
   CoordinatorJob job;
   job.gather();

@@ -4,11 +4,6 @@
 namespace ddp::launcher::test {
 namespace {
 
-using testing::Contains;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
-
 TEST(CoordinatorTest, ANodeLostWhileGatheringEndsTheJobUnlessItIsReplaceable) {
   CoordinatorJob job;
   job.gather();

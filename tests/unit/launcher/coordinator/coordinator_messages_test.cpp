@@ -4,9 +4,6 @@
 namespace ddp::launcher::test {
 namespace {
 
-using testing::ElementsAre;
-using testing::IsEmpty;
-
 struct PhaseCase {
   const char* name;
   void (CoordinatorJob::*reach)();

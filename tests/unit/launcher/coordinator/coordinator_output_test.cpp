@@ -4,9 +4,6 @@
 namespace ddp::launcher::test {
 namespace {
 
-using testing::ElementsAre;
-using testing::IsEmpty;
-
 TEST(CoordinatorTest, OutputOfNodesComesToTheJobsConsoleUntilTheyHaveCleanedUp) {
   CoordinatorJob job;
   job.options.job_console = true;

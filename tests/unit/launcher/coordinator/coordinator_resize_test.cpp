@@ -4,11 +4,6 @@
 namespace ddp::launcher::test {
 namespace {
 
-using testing::Contains;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
-
 /// What a node hears when its ranks are to end, while @p waiting nodes take no part.
 Texts end_of_ranks(int waiting) {
   return {fmt::format("NodesChange {} pending", waiting), "SignalRanks SIGTERM groups", "SignalRanks SIGCONT groups"};

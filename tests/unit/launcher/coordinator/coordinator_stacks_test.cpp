@@ -1,20 +1,8 @@
 // When nothing moves: all nodes are asked for stacks, and ranks are ended once these are there, or time is up.
-#include <signal.h>
-
-#include <chrono>
-#include <string>
-
-#include <gmock/gmock.h>
-
 #include "coordinator_fixture.hpp"
 
 namespace ddp::launcher::test {
 namespace {
-
-using testing::Contains;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
 
 class CoordinatorStacks : public testing::Test, protected CoordinatorJob {
  protected:

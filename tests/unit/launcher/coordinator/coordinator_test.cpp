@@ -4,9 +4,6 @@
 namespace ddp::launcher::test {
 namespace {
 
-using testing::ElementsAre;
-using testing::IsEmpty;
-
 TEST(CoordinatorTest, ABeginningAndAnEndInMessages) {
   CoordinatorJob job;
   job.options.membership.max_restarts = 2;

@@ -1,24 +1,10 @@
 // Whom a user waits for, in time and no earlier.
 #include "coordinator/end_notice.hpp"
 
-#include <signal.h>
-
-#include <chrono>
-#include <string>
-#include <vector>
-
-#include <gmock/gmock.h>
-
 namespace ddp::launcher {
 namespace {
 
-using namespace std::chrono_literals;
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::Not;
-
-class EndNoticeTest : public testing::Test {
- protected:
+struct EndNoticeTest : testing::Test {
   std::optional<std::string> take(std::chrono::milliseconds since_start, const std::vector<RankName>& left) {
     return notice_.take(start_ + since_start, left);
   }

@@ -1,23 +1,12 @@
 // The console of a job, on pipes that the test reads, and the nodes that it answers.
 #include "coordinator/job_console.hpp"
 
-#include <signal.h>
-
-#include <map>
-#include <optional>
-#include <string>
-
-#include <gmock/gmock.h>
-
 #include "unit/launcher/logs/log_files.hpp"
 
 namespace ddp::launcher {
 namespace {
 
-using std::chrono::milliseconds;
-
-class JobConsoleTest : public testing::Test {
- protected:
+struct JobConsoleTest : testing::Test {
   JobConsoleTest() { ::signal(SIGPIPE, SIG_IGN); }
 
   JobConsole& make(int out, int err, milliseconds patience = std::chrono::seconds(2)) {

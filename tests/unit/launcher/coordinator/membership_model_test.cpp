@@ -1,17 +1,8 @@
 // Random events against what must hold of a membership plan, whatever happens to the nodes of a job.
-#include <algorithm>
-#include <map>
-#include <random>
-#include <set>
-
-#include <gtest/gtest.h>
-
 #include "coordinator/membership_plan.hpp"
 
 namespace ddp::launcher {
 namespace {
-
-using namespace std::chrono_literals;
 
 constexpr int kSequences = 100'000;
 constexpr int kEvents = 20;

@@ -1,14 +1,8 @@
 // Who may take part, when the job begins, in which order its nodes are, and what follows a generation.
 #include "coordinator/membership_plan.hpp"
 
-#include <gmock/gmock.h>
-
 namespace ddp::launcher {
 namespace {
-
-using namespace std::chrono_literals;
-using testing::ElementsAre;
-using testing::HasSubstr;
 
 const Deadline::Clock::time_point kStart{1000s};
 

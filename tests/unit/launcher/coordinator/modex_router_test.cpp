@@ -3,8 +3,6 @@
 
 #include <pmix_common.h>
 
-#include <gmock/gmock.h>
-
 namespace ddp::launcher {
 namespace {
 

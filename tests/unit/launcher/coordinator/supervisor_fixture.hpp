@@ -1,23 +1,15 @@
 // A Supervisor of three ranks on two nodes, and short names for what happens to them, at made-up times.
 #pragma once
 
-#include <signal.h>
-
-#include <string>
-
-#include <gmock/gmock.h>
-
 #include "coordinator/supervisor.hpp"
 
 namespace ddp::launcher::test {
 
-using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 inline constexpr auto kGroups = SignalOrder::Target::groups;
 
-class SupervisorTest : public testing::Test {
- protected:
+struct SupervisorTest : testing::Test {
   static Moment at(milliseconds since_start) {
     return {.steady = Deadline::Clock::time_point{seconds(1000)} + since_start,
             .wall = std::chrono::system_clock::time_point{seconds(5000)} + since_start};

@@ -4,9 +4,6 @@
 namespace ddp::launcher::test {
 namespace {
 
-using testing::ElementsAre;
-using testing::IsEmpty;
-
 TEST_F(SupervisorTest, ALostNodeEndsTheJobAtOnceAndItsRanksAreNoFailures) {
   EXPECT_THAT(supervisor_.node_failed(lost(0, 2, seconds(1)), 0, at(seconds(1))),
               ElementsAre(to_groups(SIGTERM), to_groups(SIGCONT)));

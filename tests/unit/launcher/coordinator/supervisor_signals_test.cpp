@@ -1,14 +1,8 @@
 // Signals to ddprun and the job's time limit: what the ranks get, and the job's status.
 #include "supervisor_fixture.hpp"
 
-#include <functional>
-#include <vector>
-
 namespace ddp::launcher::test {
 namespace {
-
-using testing::ElementsAre;
-using testing::IsEmpty;
 
 constexpr auto kWorkers = SignalOrder::Target::workers;
 

@@ -1,15 +1,8 @@
 // Ranks that end, fail, abort or stop: when the others are ended, and what of it is in the outcome.
 #include "supervisor_fixture.hpp"
 
-#include <stdexcept>
-#include <string>
-#include <vector>
-
 namespace ddp::launcher::test {
 namespace {
-
-using testing::ElementsAre;
-using testing::IsEmpty;
 
 TEST_F(SupervisorTest, AllSucceed) {
   for (int rank = 0; rank < 3; ++rank) {

@@ -1,15 +1,9 @@
 // Beats, and silence that counts only while this process runs.
 #include "events/heartbeat.hpp"
 
-#include <chrono>
-#include <thread>
-
-#include <gtest/gtest.h>
-
 namespace ddp::launcher {
 namespace {
 
-using namespace std::chrono_literals;
 using Clock = Heartbeat::Clock;
 
 TEST(HeartbeatTest, BeatsUntilItIsGone) {

@@ -1,13 +1,6 @@
 // What an agent over ssh is told arrives whole or not at all, and which variables are told.
 #include "launch/agent_settings.hpp"
 
-#include <signal.h>
-#include <unistd.h>
-
-#include <thread>
-
-#include <gmock/gmock.h>
-
 #include <ddp/error.hpp>
 
 #include "base/unique_fd.hpp"
@@ -15,12 +8,6 @@
 
 namespace ddp::launcher {
 namespace {
-
-using namespace std::chrono_literals;
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::Pair;
 
 AgentSettings some() {
   return {.point = "10.0.0.1;7;ab",

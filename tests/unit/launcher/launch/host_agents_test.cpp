@@ -1,28 +1,9 @@
 // ssh's command line, and agents that come, do not come, and end. A shell script stands for ssh.
-#include <signal.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
-
-#include <gmock/gmock.h>
-
-#include "base/host_name.hpp"
 #include "launch/host_agents.hpp"
+#include "base/host_name.hpp"
 
 namespace ddp::launcher {
 namespace {
-
-using namespace std::chrono_literals;
-using testing::AllOf;
-using testing::Contains;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
-using testing::SizeIs;
-using testing::UnorderedElementsAre;
 
 TEST(SshCommandTest, AsksNothingAndShowsNoSecret) {
   LaunchOptions options;
@@ -58,8 +39,7 @@ TEST(ThisHostTest, IsKnownByItsNamesAndAddresses) {
   EXPECT_FALSE(is_this_host("n0.example"));
 }
 
-class HostAgentsTest : public testing::Test {
- protected:
+struct HostAgentsTest : testing::Test {
   HostAgentsTest() {
     ::signal(SIGPIPE, SIG_IGN);  // as in ddprun
     std::string name = testing::TempDir() + "host_agents_XXXXXX";

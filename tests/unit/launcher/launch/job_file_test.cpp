@@ -1,25 +1,14 @@
 // The file by which other allocations find a running job: who may read it, and when it goes.
 #include "launch/job_file.hpp"
 
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <filesystem>
-#include <fstream>
-
-#include <gmock/gmock.h>
-
 #include <ddp/error.hpp>
 
 namespace ddp::launcher {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::AllOf;
-using testing::HasSubstr;
 
-class JobFileTest : public testing::Test {
- protected:
+struct JobFileTest : testing::Test {
   JobFileTest() {
     std::string folder = (fs::temp_directory_path() / "job file.XXXXXX").string();
     EXPECT_NE(::mkdtemp(folder.data()), nullptr);

@@ -1,23 +1,12 @@
 // Standard input reaches rank 0 whole, and what it does not read stays for others, whatever kind of input it is.
 #include "launch/job_input.hpp"
 
-#include <fcntl.h>
-#include <gmock/gmock.h>
-#include <stdlib.h>
 #include <sys/socket.h>
-#include <unistd.h>
-
-#include <array>
-#include <filesystem>
-#include <fstream>
-#include <string>
 
 #include "agent/input_feed.hpp"
 
 namespace ddp::launcher {
 namespace {
-
-using namespace std::chrono_literals;
 
 std::string text_of(const Bytes& bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
 

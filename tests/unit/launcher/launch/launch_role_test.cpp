@@ -1,16 +1,10 @@
 // Which of its roles ddprun takes, from options and environment alone.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "launch/launch_role.hpp"
 #include "outcome/exit_error.hpp"
 
 namespace ddp::launcher {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
 using Variables = std::map<std::string, std::string, std::less<>>;
 
 LaunchOptions options() {

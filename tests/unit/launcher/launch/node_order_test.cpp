@@ -1,25 +1,12 @@
 // The user's order of Slurm's nodes, and files that do not fit the job.
 #include "launch/node_order.hpp"
 
-#include <gmock/gmock.h>
-#include <stdlib.h>
-
-#include <filesystem>
-#include <fstream>
-
 #include "launch/slurm_frontend.hpp"
 
 namespace ddp::launcher {
 namespace {
 
-using testing::Contains;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
-using testing::Not;
-
-class NodeOrderTest : public testing::Test {
- protected:
+struct NodeOrderTest : testing::Test {
   NodeOrderTest() {
     std::string name = testing::TempDir() + "node_order_XXXXXX";
     folder_ = ::mkdtemp(name.data());

@@ -1,16 +1,6 @@
 // Which names and addresses are this host's own: one that is has the coordinator.
-#include <algorithm>
-#include <map>
-#include <optional>
-#include <string>
-#include <utility>
-#include <vector>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include "base/host_name.hpp"
 #include "launch/own_network.hpp"
+#include "base/host_name.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -62,8 +52,6 @@ TEST(OwnNetwork, OthersAreNot) {
 
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
 using Hosts = std::vector<HostEntry>;
 
 /// A site: n0 has an alias and two addresses, n1 one name, and "me" is this host.

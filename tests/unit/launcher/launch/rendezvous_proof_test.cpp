@@ -1,19 +1,4 @@
 // Which proof the one that leads chooses, which ones the others follow, and what is said when there is none.
-#include <stdlib.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <filesystem>
-#include <fstream>
-#include <map>
-#include <optional>
-#include <set>
-#include <string>
-#include <thread>
-#include <vector>
-
-#include <gmock/gmock.h>
-
 #include <ddp/error.hpp>
 
 #include "launch/rendezvous_proof.hpp"
@@ -23,18 +8,12 @@
 namespace ddp::launcher {
 namespace {
 
-using control::Announcement;
 using control::ProofMethod;
-using ddp::stream::Statement;
 using ddp::test::MungeDaemon;
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::Not;
 using Variables = std::map<std::string, std::string, std::less<>>;
 namespace fs = std::filesystem;
 
-class RendezvousProofTest : public testing::Test {
- protected:
+struct RendezvousProofTest : testing::Test {
   RendezvousProofTest() {
     std::string folder = (fs::temp_directory_path() / "rendezvous_proof.XXXXXX").string();
     EXPECT_NE(::mkdtemp(folder.data()), nullptr);
@@ -58,7 +37,7 @@ class RendezvousProofTest : public testing::Test {
   static bool believe(RendezvousProof& leader, RendezvousProof& follower) {
     const auto one = leader.leader();
     const auto other = follower.follower(one->announcement());
-    const Statement statement{};
+    const ddp::stream::Statement statement{};
     try {
       one->check(other->prove(statement), statement);
       other->check(one->prove(statement), statement);
@@ -127,7 +106,7 @@ TEST_F(RendezvousProofTest, AKeyFileThatCannotBeUsedIsAConflictOnThatNode) {
 
 // Else whoever holds the port could choose to prove nothing.
 TEST_F(RendezvousProofTest, NoProofIsForThoseThatAreToldSo) {
-  const Announcement none{.method = ProofMethod::none};
+  const control::Announcement none{.method = ProofMethod::none};
   for (const Variables& variables : {Variables{}, Variables{{"DDP_RDZV_SECRET", "x"}}}) {
     EXPECT_THAT(refusal([&] { node(variables).follower(none); }),
                 HasSubstr("give --rdzv-insecure on all nodes, or on none"));
@@ -149,13 +128,10 @@ TEST_F(RendezvousProofTest, WithoutAnyOfTheThreeAllAreNamed) {
 
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
 using Variables = std::map<std::string, std::string, std::less<>>;
 namespace fs = std::filesystem;
 
-class KeyFileTest : public testing::Test {
- protected:
+struct KeyFileTest : testing::Test {
   KeyFileTest() {
     std::string folder = (fs::temp_directory_path() / "key_file.XXXXXX").string();
     EXPECT_NE(::mkdtemp(folder.data()), nullptr);

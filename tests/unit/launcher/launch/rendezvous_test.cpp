@@ -1,21 +1,7 @@
 // How agents find their coordinator: which one leads, at which port, with which secret, and what stops them.
 #include "launch/rendezvous.hpp"
 
-#include <stdlib.h>
-#include <sys/wait.h>
-
-#include <atomic>
 #include <barrier>
-#include <chrono>
-#include <filesystem>
-#include <map>
-#include <optional>
-#include <string>
-#include <thread>
-#include <vector>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include <ddp/error.hpp>
 
@@ -29,11 +15,7 @@ namespace {
 
 using ddp::test::error_of;
 using ddp::test::thrown_by;
-using std::chrono::milliseconds;
 using std::chrono::seconds;
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 using Variables = std::map<std::string, std::string, std::less<>>;
 
@@ -106,8 +88,7 @@ TEST(FrontendRendezvous, WithoutTheVariableThereIsNone) {
 
 // ---- endpoint
 
-class EndpointRendezvous : public ::testing::Test {
- protected:
+struct EndpointRendezvous : ::testing::Test {
   static LaunchOptions c10d(const std::string& host = "127.0.0.1") {
     LaunchOptions options;
     options.rendezvous.backend = RendezvousBackend::c10d;
@@ -318,8 +299,7 @@ TEST_F(EndpointRendezvous, NobodyThereIsToldAtTheDeadline) {
 
 // ---- Slurm step
 
-class StepRendezvous : public ::testing::Test {
- protected:
+struct StepRendezvous : ::testing::Test {
   static Rendezvous meet(ddp::test::FakePmi2Server& server, int task, Deadline deadline = patience()) {
     const base::UniqueFd pmi = server.take_client(task);
     const base::Environment environment{Variables{{"PMI_FD", std::to_string(pmi.get())},

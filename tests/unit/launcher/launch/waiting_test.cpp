@@ -1,24 +1,10 @@
 // What is said while nodes do not come, and where TMPDIR is not there.
 #include "launch/waiting_hint.hpp"
 
-#include <gmock/gmock.h>
-#include <stdlib.h>
-#include <sys/stat.h>
-
-#include <atomic>
-#include <filesystem>
-#include <fstream>
-#include <thread>
-
 #include "launch/launch.hpp"
 
 namespace ddp::launcher {
 namespace {
-
-using namespace std::chrono_literals;
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::IsEmpty;
 
 RoleDecision endpoint() { return {.role = LaunchRole::endpoint, .nodes = {.min = 3, .max = 3}}; }
 

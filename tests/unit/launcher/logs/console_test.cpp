@@ -1,10 +1,7 @@
 // Every kind of console: nothing waits, nothing is torn, and a shared descriptor's flags stay as they were.
 #include <pty.h>
-#include <signal.h>
 #include <sys/socket.h>
 #include <termios.h>
-
-#include <gmock/gmock.h>
 
 #include "logs/console.hpp"
 #include "unit/launcher/logs/log_files.hpp"
@@ -12,11 +9,7 @@
 namespace ddp::launcher {
 namespace {
 
-using testing::HasSubstr;
-using testing::IsEmpty;
-
-class ConsoleSinkTest : public testing::Test {
- protected:
+struct ConsoleSinkTest : testing::Test {
   ConsoleSinkTest() { ::signal(SIGPIPE, SIG_IGN); }
   ConsoleSink sink(int fd) {
     return ConsoleSink{fd, "standard output", [this](const std::string& line) { complaints_.push_back(line); }};

@@ -1,17 +1,8 @@
 // However output is cut up on its way, the same lines come out, and memory stays bounded.
 #include "logs/line_assembler.hpp"
 
-#include <random>
-#include <string>
-#include <vector>
-
-#include <gmock/gmock.h>
-
 namespace ddp::launcher {
 namespace {
-
-using testing::ElementsAre;
-using testing::IsEmpty;
 
 /// Whole lines of what came out; "+" ends a line that was not finished.
 class Lines {

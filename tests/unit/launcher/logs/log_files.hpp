@@ -1,23 +1,7 @@
 // Files, folders and pipes for the tests of logs.
 #pragma once
 
-#include <fcntl.h>
 #include <poll.h>
-#include <stdlib.h>
-#include <unistd.h>
-
-#include <array>
-#include <cerrno>
-#include <chrono>
-#include <filesystem>
-#include <fstream>
-#include <functional>
-#include <future>
-#include <iterator>
-#include <stdexcept>
-#include <string>
-#include <thread>
-#include <vector>
 
 #include <ddp/deadline.hpp>
 
@@ -34,8 +18,7 @@ class TemporaryFolder {
   TemporaryFolder() : path_((std::filesystem::temp_directory_path() / "ddp_logs.XXXXXX").string()) {
     if (::mkdtemp(path_.data()) == nullptr) throw std::runtime_error("mkdtemp");
   }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(TemporaryFolder&&) = delete;
   ~TemporaryFolder() {
     std::error_code ignored;
     std::filesystem::remove_all(path_, ignored);
@@ -121,8 +104,7 @@ inline bool eventually(const std::function<bool()>& condition) {
 class ReadConsole {
  public:
   ReadConsole() : text_(std::async(std::launch::async, [fd = pipe_.reading.get()] { return read_to_end(fd); })) {}
-  ReadConsole(const ReadConsole&) = delete;
-  ReadConsole& operator=(const ReadConsole&) = delete;
+  ReadConsole& operator=(ReadConsole&&) = delete;
   ~ReadConsole() { pipe_.writing.reset(); }  // or the reader would not end
   int fd() const { return pipe_.writing.get(); }
   std::string text() {

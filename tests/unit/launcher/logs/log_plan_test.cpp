@@ -1,15 +1,6 @@
 // torchrun's layout of log files, and what reaches the console, option by option.
 #include <linux/capability.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
-
-#include <array>
-#include <cstdio>
-#include <memory>
-#include <random>
-#include <string>
-
-#include <gmock/gmock.h>
 
 #include <ddp/error.hpp>
 
@@ -19,9 +10,6 @@
 
 namespace ddp::launcher {
 namespace {
-
-using testing::AllOf;
-using testing::HasSubstr;
 
 /// Where a stream goes, in words: "inherit", "file", "file+prefixed+filtered", "console", "tail", "nowhere".
 std::string words(const StreamPlan& plan) {
@@ -175,8 +163,7 @@ TEST(LogPlan, RoutesNameRankAndFile) {
   }
 }
 
-class LogFoldersTest : public testing::Test {
- protected:
+struct LogFoldersTest : testing::Test {
   static unsigned mode_of(const std::string& path) {
     struct stat facts {};
     return ::stat(path.c_str(), &facts) == 0 ? facts.st_mode & 07777U : 0;
@@ -279,8 +266,7 @@ class WithoutOverride {
     }
     ::syscall(SYS_capset, &header_, without_);
   }
-  WithoutOverride(const WithoutOverride&) = delete;
-  WithoutOverride& operator=(const WithoutOverride&) = delete;
+  WithoutOverride& operator=(WithoutOverride&&) = delete;
   ~WithoutOverride() { ::syscall(SYS_capset, &header_, before_); }
 
  private:

@@ -2,15 +2,10 @@
 #include <pty.h>
 #include <termios.h>
 
-#include <gmock/gmock.h>
-
 #include "unit/launcher/logs/log_pump_fixture.hpp"
 
 namespace ddp::launcher {
 namespace {
-
-using std::chrono::milliseconds;
-using testing::ElementsAre;
 
 TEST_F(LogPumpTest, AProgressBarBehindAPrefixGivesFewLines) {
   LogPump pump{options()};
@@ -22,7 +17,7 @@ TEST_F(LogPumpTest, AProgressBarBehindAPrefixGivesFewLines) {
   write_all(writing.get(), "start\n\r 10%\r 20%");
   for (int percent = 21; percent < 100; ++percent) {
     write_all(writing.get(), "\r " + std::to_string(percent) + "%");
-    std::this_thread::sleep_for(milliseconds(2));
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
   write_all(writing.get(), "\r100%\n");
   write_all(interrupted.get(), "50%\r51%\r");

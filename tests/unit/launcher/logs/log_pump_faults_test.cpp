@@ -1,17 +1,8 @@
 // Consoles that are stuck or gone, full disks, writers that do not end: nothing that is stuck stops the rest.
 #include "logs/log_pump.hpp"
 
-#include <signal.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
-
-#include <algorithm>
-#include <future>
-#include <map>
-#include <thread>
-
-#include <gmock/gmock.h>
 
 #include <ddp/error.hpp>
 
@@ -20,9 +11,7 @@
 namespace ddp::launcher {
 namespace {
 
-using std::chrono::milliseconds;
 using std::chrono::seconds;
-using testing::MatchesRegex;
 
 TEST_F(LogPumpTest, ABlockedConsoleStopsNothingElse) {
   Pipe stuck;

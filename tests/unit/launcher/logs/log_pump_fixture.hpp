@@ -2,12 +2,8 @@
 #pragma once
 
 #include <sys/prctl.h>
-#include <unistd.h>
 
 #include <csignal>
-#include <string>
-
-#include <gtest/gtest.h>
 
 #include "logs/log_pump.hpp"
 #include "unit/launcher/logs/log_files.hpp"
@@ -46,8 +42,7 @@ inline void keep_only(int fd) {
   ::close_range(3, ~0U, 0);
 }
 
-class LogPumpTest : public testing::Test {
- protected:
+struct LogPumpTest : testing::Test {
   LogPumpOptions options() {
     LogPumpOptions result;
     result.console_out = out_.fd();

@@ -1,17 +1,8 @@
 // A node's log pump whose console is the job's, which the test is.
-#include <future>
-#include <map>
-#include <optional>
-
-#include <gmock/gmock.h>
-
 #include "unit/launcher/logs/log_pump_fixture.hpp"
 
 namespace ddp::launcher {
 namespace {
-
-using std::chrono::milliseconds;
-using testing::MatchesRegex;
 
 constexpr std::size_t kWindow = std::size_t{64} << 10U;
 constexpr std::size_t kConsoleBatch = std::size_t{128} << 10U;  // more than a message with a usual line has

@@ -1,24 +1,10 @@
 // The last lines of a rank that has failed are whole, whatever holds up the rest.
 #include "logs/log_pump.hpp"
 
-#include <fcntl.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <string>
-#include <thread>
-#include <vector>
-
-#include <gmock/gmock.h>
-
 #include "unit/launcher/logs/log_pump_fixture.hpp"
 
 namespace ddp::launcher {
 namespace {
-
-using std::chrono::milliseconds;
-using testing::HasSubstr;
-using testing::Not;
 
 TEST_F(LogPumpTest, TailHasTheLastWordsOfAWriterThatHasEnded) {
   LogPump pump{options()};

@@ -1,17 +1,10 @@
 // Workers' output is never lost or torn.
 #include "logs/log_pump.hpp"
 
-#include <signal.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
 
-#include <algorithm>
 #include <charconv>
-#include <map>
-
-#include <gmock/gmock.h>
-#include <nlohmann/json.hpp>
 
 #include <ddp/error.hpp>
 
@@ -21,14 +14,6 @@
 
 namespace ddp::launcher {
 namespace {
-
-using std::chrono::milliseconds;
-using std::chrono::seconds;
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::MatchesRegex;
-using testing::Not;
 
 TEST_F(LogPumpTest, StreamsGoWhereTheirRoutesSay) {
   LogPump pump{options()};

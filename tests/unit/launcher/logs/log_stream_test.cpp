@@ -1,9 +1,4 @@
 // Which prefixes are coloured, and which lines tell their time.
-#include <string>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "logs/log_stream.hpp"
 
 namespace ddp::launcher {

@@ -2,13 +2,8 @@
 #include "logs/output_file.hpp"
 
 #include <sched.h>
-#include <signal.h>
 #include <sys/mount.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-
-#include <gmock/gmock.h>
 
 #include <ddp/error.hpp>
 
@@ -18,14 +13,7 @@
 namespace ddp::launcher {
 namespace {
 
-using std::chrono::milliseconds;
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
-
-class OutputFileTest : public testing::Test {
- protected:
+struct OutputFileTest : testing::Test {
   OutputFile create(const std::string& path, milliseconds retry_after = milliseconds(0)) {
     return OutputFile::create(
         path, [this](const std::string& line) { complaints_.push_back(line); }, retry_after);

@@ -1,13 +1,6 @@
 // Reads command lines for the tests of the groups of options.
 #pragma once
 
-#include <gmock/gmock.h>
-
-#include <map>
-#include <string>
-#include <variant>
-#include <vector>
-
 #include "options/command_line.hpp"
 #include "outcome/exit_error.hpp"
 

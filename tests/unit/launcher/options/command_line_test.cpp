@@ -1,20 +1,9 @@
 // The command line's values are read strictly, with torchrun's defaults.
-#include <signal.h>
-
-#include <vector>
-
-#include <gmock/gmock.h>
-
-#include "command_line_support.hpp"
 #include "options/command_line.hpp"
+#include "command_line_support.hpp"
 
 namespace ddp::launcher {
 namespace {
-
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
-using testing::Not;
 
 const base::Environment kNothing{{}};
 
@@ -238,8 +227,6 @@ TEST(CommandLine, HelpAfterTheProgramIsTheProgramsOwn) {
 
 namespace {
 
-using testing::AllOf;
-using testing::HasSubstr;
 using Words = std::vector<std::string>;
 
 std::string remark(const Words& command, const Words& given = {}) { return remark_on_program_options(command, given); }

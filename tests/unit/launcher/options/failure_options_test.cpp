@@ -1,15 +1,9 @@
 // Restarts, time limits and signals on the command line.
-#include <signal.h>
-
-#include "command_line_support.hpp"
 #include "options/failure_options.hpp"
+#include "command_line_support.hpp"
 
 namespace ddp::launcher {
 namespace {
-
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
 
 TEST(FailureOptions, TimesAndRestarts) {
   const auto options = parse({"--max-restarts", "3", "--failure-grace", "0", "--timeout", "2000000",

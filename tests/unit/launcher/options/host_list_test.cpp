@@ -1,16 +1,10 @@
 // Host lists as mpirun, horovodrun, PBS and Slurm write them, and what contradicts itself.
-#include <gmock/gmock.h>
-
 #include "options/host_list.hpp"
 #include "outcome/exit_error.hpp"
 
 namespace ddp::launcher {
 namespace {
 
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
 using Mentions = std::vector<HostMention>;
 using Hosts = std::vector<HostEntry>;
 
@@ -136,9 +130,6 @@ TEST(HostMergeTest, ContradictionsAreRefused) {
 // --ssh-command is divided as a shell would.
 
 namespace {
-
-using testing::ElementsAre;
-using testing::HasSubstr;
 
 std::vector<std::string> words(const std::string& text) { return split_shell_words("--ssh-command", text); }
 std::string words_complaint(const std::string& text) {

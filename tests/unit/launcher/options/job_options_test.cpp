@@ -1,18 +1,10 @@
 // -H, --hostfile and ssh's options: what they mean together, and the names that other launchers use.
-#include <fstream>
-
 #include "command_line_support.hpp"
 
 namespace ddp::launcher {
 namespace {
 
-using testing::AllOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
-
-class HostOptionsTest : public testing::Test {
- protected:
+struct HostOptionsTest : testing::Test {
   std::string file(const std::string& text) {
     path_ = testing::TempDir() + "host_options_" + std::to_string(::getpid());
     std::ofstream{path_} << text;

@@ -1,25 +1,15 @@
 // The manual page and the completion come from the table of options, and the tools that read them accept them.
-#include <sys/wait.h>
-
-#include <array>
-#include <cstdio>
-#include <fstream>
-
 #include "command_line_support.hpp"
 #include "pmix_server/scratch_directory.hpp"
 
 namespace ddp::launcher {
 namespace {
 
-using testing::HasSubstr;
-using testing::Not;
-
 std::string information(const char* option) {
   return std::get<Information>(parse_command_line(Words{option}, base::Environment{{}})).text;
 }
 
-class WrittenPages : public testing::Test {
- protected:
+struct WrittenPages : testing::Test {
   std::string write(const std::string& name, const std::string& text) {
     const std::string path = folder_.path() + "/" + name;
     std::ofstream{path} << text;

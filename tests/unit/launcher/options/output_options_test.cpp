@@ -1,15 +1,9 @@
 // Which output goes where, as the command line says it.
-#include <fmt/format.h>
-
-#include "command_line_support.hpp"
 #include "options/output_options.hpp"
+#include "command_line_support.hpp"
 
 namespace ddp::launcher {
 namespace {
-
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
 
 TEST(OutputOptions, StreamsFollowTorchrunsGrammar) {
   const auto all = parse_streams("-r", "3");

@@ -4,10 +4,6 @@
 namespace ddp::launcher {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
-
 TEST(PlacementOptions, NumaBindingIsTorchrunsWayToSayBind) {
   EXPECT_EQ(parse({"--numa-binding=node", "p"}, {{"DDP_BIND", "core"}}).bind, BindPolicy::numa);
   EXPECT_EQ(parse({"--numa-binding=socket", "p"}).bind, BindPolicy::socket);

@@ -1,16 +1,10 @@
 // Where nodes meet, as the command line says it.
 #include "options/rendezvous_options.hpp"
 
-#include <fmt/format.h>
-
 #include "command_line_support.hpp"
 
 namespace ddp::launcher {
 namespace {
-
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::IsEmpty;
 
 TEST(RendezvousOptions, Backends) {
   EXPECT_EQ(parse({"--rdzv-backend", "static", "p"}).rendezvous.backend, RendezvousBackend::fixed);

@@ -1,14 +1,4 @@
 // What each rank executes follows from the files themselves: real programs, scripts and interpreters.
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <filesystem>
-#include <fstream>
-
-#include <gmock/gmock.h>
-
 #include "options/worker_command.hpp"
 #include "outcome/exit_error.hpp"
 #include "pmix_server/scratch_directory.hpp"
@@ -16,12 +6,9 @@
 namespace ddp::launcher {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
 using Words = std::vector<std::string>;
 
-class WorkerCommands : public testing::Test {
- protected:
+struct WorkerCommands : testing::Test {
   WorkerCommands() {
     std::filesystem::create_directory(folder_.path() + "/bin");
     python_ = make_file("bin/python3", "#!/bin/sh\n", 0755);
@@ -240,10 +227,7 @@ TEST_F(WorkerCommands, RunPathLooksLikeTheScript) {
 
 namespace {
 
-using testing::HasSubstr;
-
-class ProgramLookup : public testing::Test {
- protected:
+struct ProgramLookup : testing::Test {
   std::string make_file(const std::string& name, mode_t mode) {
     const std::string path = folder_.path() + "/" + name;
     std::ofstream{path} << "#!/bin/sh\n";

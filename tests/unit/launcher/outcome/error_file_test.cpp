@@ -1,22 +1,7 @@
 // Error files come from user programs: real ones are understood, and nothing else can do harm.
 #include "outcome/error_file.hpp"
 
-#include <stdlib.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
-#include <sstream>
-#include <stdexcept>
-#include <string>
 #include <system_error>
-
-#include <fmt/format.h>
-#include <gmock/gmock.h>
-#include <nlohmann/json.hpp>
 
 #include <ddp/error.hpp>
 
@@ -29,9 +14,6 @@ namespace {
 using nlohmann::json;
 using std::chrono::seconds;
 using std::chrono::system_clock;
-using testing::EndsWith;
-using testing::HasSubstr;
-using testing::StartsWith;
 
 // As torch 2.13 writes them.
 constexpr const char* kReal =
@@ -42,8 +24,7 @@ constexpr const char* kBrokenFileName =
     R"({"message": {"message": "OSError: 'a\udcff'", "extraInfo": {"py_callstack": "x \ud800\\ud800 \ud83dz", )"
     R"("timestamp": "1795255631"}}})";
 
-class ErrorFileTest : public testing::Test {
- protected:
+struct ErrorFileTest : testing::Test {
   ErrorFileTest() {
     std::string name = testing::TempDir() + "error_file_XXXXXX";
     if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp failed");

@@ -1,13 +1,8 @@
 // Whom errors of libddp name becomes the root cause, whoever ended first.
 #include "outcome/group_verdict.hpp"
 
-#include <gmock/gmock.h>
-
 namespace ddp::launcher {
 namespace {
-
-using testing::ElementsAre;
-using testing::IsEmpty;
 
 constexpr const char* kMismatch =
     "all_reduce #38 in group 'torch.0': the ranks called different things; ranks 0, 1, 3: all_reduce of float32 x 3; "

@@ -1,10 +1,6 @@
 // The root cause is what came first, and the exit status is its.
 #include "outcome/job_outcome.hpp"
 
-#include <signal.h>
-
-#include <gtest/gtest.h>
-
 namespace ddp::launcher {
 namespace {
 

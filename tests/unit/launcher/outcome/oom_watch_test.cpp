@@ -1,30 +1,14 @@
 // OOM kills are seen in both versions of control groups, and nothing is claimed that the kernel did not count.
 #include "outcome/oom_watch.hpp"
 
-#include <signal.h>
-#include <stdlib.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <string>
-
-#include <gmock/gmock.h>
 
 #include "unit/topology/fake_root.hpp"
 
 namespace ddp::launcher {
 namespace {
 
-using testing::HasSubstr;
-using testing::Not;
-
-class OomWatchTest : public testing::Test {
- protected:
+struct OomWatchTest : testing::Test {
   void vmstat(int kills) const {
     root_.write("proc/vmstat", "nr_free_pages 5\noom_kill " + std::to_string(kills) + "\noom_kill_x 99");
   }
@@ -171,8 +155,7 @@ class SmallCgroup {
     limit << (16 << 20);
     usable_ = made_ && static_cast<bool>(limit.flush());
   }
-  SmallCgroup(const SmallCgroup&) = delete;
-  SmallCgroup& operator=(const SmallCgroup&) = delete;
+  SmallCgroup& operator=(SmallCgroup&&) = delete;
   ~SmallCgroup() {
     if (made_) ::rmdir(folder_.c_str());
   }

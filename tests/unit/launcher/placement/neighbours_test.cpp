@@ -1,24 +1,13 @@
 // Two ddpruns in one allocation, seen by the second one.
 #include "placement/neighbours.hpp"
 
-#include <string>
-#include <vector>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "unit/topology/fake_root.hpp"
 
 namespace ddp::launcher {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-
 /// A made-up /proc.
-class Processes : public ::testing::Test {
- protected:
+struct Processes : ::testing::Test {
   void put(int pid, int parent, const std::string& cpus, const std::string& variables) const {
     const std::string folder = "proc/" + std::to_string(pid) + "/";
     root_.write(folder + "stat", std::to_string(pid) + " (train) S " + std::to_string(parent) +

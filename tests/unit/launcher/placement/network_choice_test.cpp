@@ -1,17 +1,12 @@
 // The interface of each node is the one in the network that all nodes share, whatever it is called there.
 #include "placement/network_choice.hpp"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <ddp/error.hpp>
 
 #include "unit/kvs/rank_threads.hpp"
 
 namespace ddp::launcher {
 namespace {
-
-using testing::HasSubstr;
 
 topology::InterfaceCandidate candidate(std::string interface, std::string address, bool fabric = false,
                                        bool routes = false) {

@@ -1,25 +1,11 @@
 // How ddprun counts and places the ranks of a node, on machines of which the tests know everything.
 #include "placement/node_placement.hpp"
 
-#include <algorithm>
-#include <map>
-#include <string>
-#include <vector>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "outcome/exit_error.hpp"
 #include "unit/topology/machines.hpp"
 
 namespace ddp::launcher {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::Each;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 using Kind = RanksPerNode::Kind;
 using Variables = std::map<std::string, std::string, std::less<>>;

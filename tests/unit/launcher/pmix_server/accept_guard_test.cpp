@@ -3,24 +3,14 @@
 #include "pmix_server/accept_guard.hpp"
 
 #include <arpa/inet.h>
-#include <fcntl.h>
-#include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/resource.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
-#include <string>
-#include <vector>
 
 #include "base/socket.hpp"
 
 namespace ddp::launcher {
 namespace {
-
-using namespace std::chrono_literals;
 
 constexpr auto kLimit = 20s;
 

@@ -1,8 +1,6 @@
 // Job descriptions that make no sense are refused before the library sees them, and namespaces come and go.
 #include "pmix_server/job_namespace.hpp"
 
-#include <gtest/gtest.h>
-
 #include "unit/kvs/rank_threads.hpp"
 
 namespace ddp::launcher {
@@ -14,8 +12,7 @@ JobShape two_nodes() {
           .node_rank = 1};
 }
 
-class Namespaces : public testing::Test {
- protected:
+struct Namespaces : testing::Test {
   static void SetUpTestSuite() { server = new PmixServer("/tmp"); }  // the library has one per process
   static void TearDownTestSuite() {
     delete server;

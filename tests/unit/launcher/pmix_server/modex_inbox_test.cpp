@@ -2,13 +2,7 @@
 // is left behind.
 #include "pmix_server/modex_inbox.hpp"
 
-#include <gtest/gtest.h>
-
 #include <poll.h>
-
-#include <atomic>
-#include <string>
-#include <thread>
 
 #include "base/byte_stream.hpp"
 

@@ -1,12 +1,4 @@
 // A PMIx server's thread that answers, one that is held up, and one that goes on.
-#include <unistd.h>
-
-#include <chrono>
-#include <future>
-#include <string>
-#include <thread>
-
-#include <gtest/gtest.h>
 #include <pmix_server.h>
 
 #include "kvs/pmix_library.hpp"
@@ -14,8 +6,6 @@
 
 namespace ddp::launcher {
 namespace {
-
-using namespace std::chrono_literals;
 
 bool answers(const ServerPulse& pulse) {
   for (const Deadline limit = Deadline::after(20s); pulse.silent_since(); std::this_thread::sleep_for(1ms)) {

@@ -1,24 +1,9 @@
 // Temporary folders: private, removed in the end, and by others once nobody is left who could.
 #include "pmix_server/scratch_directory.hpp"
 
-#include <fcntl.h>
 #include <linux/fs.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <algorithm>
-#include <chrono>
-#include <filesystem>
-#include <fstream>
-#include <optional>
-#include <string>
-#include <thread>
-#include <vector>
-
-#include <gmock/gmock.h>
 
 #include <ddp/error.hpp>
 
@@ -26,15 +11,6 @@
 
 namespace ddp::launcher {
 namespace {
-
-using namespace std::chrono_literals;
-
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::IsEmpty;
-using testing::SizeIs;
-using testing::UnorderedElementsAre;
-using testing::UnorderedElementsAreArray;
 
 /// Not even root removes an immutable file (chattr(1)). @return whether the file system knows that
 bool set_immutable(const std::string& path, bool immutable) {
@@ -45,8 +21,7 @@ bool set_immutable(const std::string& path, bool immutable) {
   return ::ioctl(file.get(), FS_IOC_SETFLAGS, &flags) == 0;
 }
 
-class ScratchDirectoryTest : public testing::Test {
- protected:
+struct ScratchDirectoryTest : testing::Test {
   ScratchDirectoryTest() {
     std::string path = testing::TempDir() + "/sweep_XXXXXX";
     parent_ = ::mkdtemp(path.data());

@@ -1,11 +1,6 @@
 // The lines of --event-log, where they cannot be written, and that jobs share a file.
 #include "report/event_log.hpp"
 
-#include <fstream>
-
-#include <gmock/gmock.h>
-#include <nlohmann/json.hpp>
-
 #include <ddp/error.hpp>
 
 #include "unit/kvs/rank_threads.hpp"
@@ -14,12 +9,8 @@ namespace ddp::launcher {
 namespace {
 
 using nlohmann::json;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
-class EventLogTest : public ::testing::Test {
- protected:
+struct EventLogTest : ::testing::Test {
   EventLogTest() : path_(::testing::TempDir() + "event_log_" + std::to_string(::getpid()) + ".jsonl") {
     std::remove(path_.c_str());
   }

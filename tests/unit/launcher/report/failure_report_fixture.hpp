@@ -1,15 +1,9 @@
 // Failures of ranks and nodes, as parts of outcomes for tests of the report about them.
 #pragma once
 
-#include <chrono>
-#include <cstddef>
-#include <string>
-
 #include "report/failure_report.hpp"
 
 namespace ddp::launcher::test {
-
-using std::chrono::milliseconds;
 
 inline const ReportContext kContext{.program = "train", .world_size = 4};
 inline const std::chrono::system_clock::time_point kTime{std::chrono::seconds(1'700'000'000)};

@@ -1,21 +1,8 @@
 // The report says the root cause first, in torchrun's words, and stays readable whatever failed.
 #include "failure_report_fixture.hpp"
 
-#include <signal.h>
-
-#include <algorithm>
-#include <sstream>
-#include <string>
-
-#include <gmock/gmock.h>
-
 namespace ddp::launcher::test {
 namespace {
-
-using testing::EndsWith;
-using testing::HasSubstr;
-using testing::Not;
-using testing::StartsWith;
 
 TEST(FailureReport, ATerminalGetsTheRootCauseInColour) {
   EXPECT_EQ(highlighted("===\nRoot Cause (x):\n[0]:\n"), "===\n\x1b[1;31mRoot Cause (x):\x1b[0m\n[0]:\n");

@@ -1,17 +1,8 @@
 // What the report shows of what a rank left: error file, standard error, log files, signal and abort.
 #include "failure_report_fixture.hpp"
 
-#include <signal.h>
-
-#include <string>
-
-#include <gmock/gmock.h>
-
 namespace ddp::launcher::test {
 namespace {
-
-using testing::HasSubstr;
-using testing::Not;
 
 TEST(FailureReport, SignalsHaveNames) {
   JobOutcome outcome;

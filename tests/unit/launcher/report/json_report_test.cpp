@@ -1,22 +1,7 @@
 // The machine-readable report is complete and always valid JSON, and its file is never half written.
 #include "report/json_report.hpp"
 
-#include <fcntl.h>
-#include <signal.h>
-#include <stdlib.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <filesystem>
-#include <fstream>
-#include <iterator>
-#include <sstream>
-#include <stdexcept>
-#include <string>
 #include <system_error>
-
-#include <gmock/gmock.h>
-#include <nlohmann/json.hpp>
 
 #include <ddp/error.hpp>
 
@@ -27,13 +12,10 @@ namespace ddp::launcher {
 namespace {
 
 using nlohmann::json;
-using std::chrono::milliseconds;
-using std::chrono::system_clock;
-using testing::HasSubstr;
 
 const ReportContext kContext{
     .program = "train.py", .attempt = 1, .restarts_used = 1, .max_restarts = 2, .num_nodes = 2, .world_size = 8};
-const system_clock::time_point kTime{milliseconds(1'700'000'000'042)};
+const std::chrono::system_clock::time_point kTime{milliseconds(1'700'000'000'042)};
 const JobTimes kTimes{.start = kTime, .until_started = milliseconds(1500), .total = milliseconds(60'250)};
 
 json report(const JobOutcome& outcome) { return json::parse(format_json_report(outcome, kContext, kTimes)); }
@@ -200,8 +182,7 @@ TEST(JsonReport, ListsAllOfManyFailures) {
   EXPECT_EQ(report(outcome)["failures"].size(), static_cast<std::size_t>(kRanks));
 }
 
-class ReportFileTest : public testing::Test {
- protected:
+struct ReportFileTest : testing::Test {
   ReportFileTest() {
     std::string name = testing::TempDir() + "report_file_XXXXXX";
     if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp failed");

@@ -1,16 +1,8 @@
 // The line about an attempt that failed and is followed by another.
 #include "failure_report_fixture.hpp"
 
-#include <signal.h>
-
-#include <string>
-
-#include <gmock/gmock.h>
-
 namespace ddp::launcher::test {
 namespace {
-
-using testing::HasSubstr;
 
 TEST(RestartLine, SaysWhatFailedAndWhichRestartFollows) {
   JobOutcome outcome;

@@ -1,13 +1,7 @@
 // A batch script and a shell of salloc are not taken for the task that submitted them.
 #include "slurm/slurmstepd.hpp"
 
-#include <gtest/gtest.h>
 #include <sys/prctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <map>
-#include <string>
 
 namespace ddp::launcher {
 namespace {

@@ -1,24 +1,8 @@
 // What a worker finds when its program begins, and what is told when it cannot begin.
 #include "workers/spawn.hpp"
 
-#include <fcntl.h>
 #include <poll.h>
-#include <signal.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <chrono>
-#include <filesystem>
-#include <fstream>
-#include <string>
-#include <utility>
-#include <vector>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include "base/process.hpp"
 #include "outcome/exit_error.hpp"
@@ -30,9 +14,6 @@ namespace ddp::launcher {
 namespace {
 
 namespace fs = std::filesystem;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::MatchesRegex;
 
 Deadline spawn_patience() { return Deadline::after(std::chrono::seconds(60)); }
 
@@ -59,8 +40,7 @@ struct Result {
   int status;
 };
 
-class SpawnTest : public ::testing::Test {
- protected:
+struct SpawnTest : ::testing::Test {
   SpawnTest() {
     std::string name = (fs::temp_directory_path() / "spawn-test-XXXXXX").string();
     if (::mkdtemp(name.data()) == nullptr) ADD_FAILURE() << "mkdtemp: " << name;

@@ -1,17 +1,10 @@
 // Workers get torchrun's variables, and no other process's identity.
 #include "workers/worker_environment.hpp"
 
-#include <gmock/gmock.h>
-
 #include <ddp/error.hpp>
 
 namespace ddp::launcher {
 namespace {
-
-using testing::Contains;
-using testing::Key;
-using testing::Not;
-using testing::Pair;
 
 const base::TorchrunEnvironment kWorker{.rank = 5, .world_size = 8, .local_rank = 1, .master_address = "10.0.0.1"};
 

@@ -2,7 +2,6 @@
 #include "unit/tools/doctor/rule_cases.hpp"
 
 namespace ddp::tools::doctor::test {
-
 namespace {
 
 constexpr const char* kIpv6 = "2001:0db8:0000:0000:0000:0000:0000:0002";

@@ -1,6 +1,4 @@
 // What the doctor reads of a machine's services, libraries, GPUs' fabric and adapters, laid out as folders.
-#include <gmock/gmock.h>
-
 #include <ddp/topology.hpp>
 
 #include "doctor/examination.hpp"
@@ -11,8 +9,6 @@
 namespace ddp::tools::doctor {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
 using topology::FakeRoot;
 
 base::Environment given(std::map<std::string, std::string, std::less<>> variables) {
@@ -163,8 +159,7 @@ TEST(DoctorRdma, ReadsPartitionsFirmwareAndSubnet) {
   EXPECT_EQ(cloud.libfabric_device, "efa_0 (EFA)");
 }
 
-class DoctorLibraries : public testing::Test {
- protected:
+struct DoctorLibraries : testing::Test {
   RankFacts libraries(Variables variables) {
     RankFacts rank;
     rank.environment = variables;

@@ -1,8 +1,4 @@
 // What the doctor reads from a machine, laid out as folders, and how the facts travel.
-#include <gmock/gmock.h>
-
-#include <thread>
-
 #include <ddp/error.hpp>
 
 #include "base/socket.hpp"
@@ -17,8 +13,6 @@
 
 namespace ddp::tools::doctor {
 namespace {
-
-using testing::ElementsAre;
 
 base::Environment with(std::map<std::string, std::string, std::less<>> variables) {
   return base::Environment{std::move(variables)};

@@ -2,7 +2,6 @@
 #include "unit/tools/doctor/rule_cases.hpp"
 
 namespace ddp::tools::doctor::test {
-
 namespace {
 
 constexpr const char* kIpv4 = "0000:0000:0000:0000:0000:ffff:0a01:0002";

@@ -2,7 +2,6 @@
 #include "unit/tools/doctor/rule_cases.hpp"
 
 namespace ddp::tools::doctor::test {
-
 namespace {
 
 PluginFacts plugin(const char* digest, const char* network = "") {

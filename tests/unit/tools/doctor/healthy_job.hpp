@@ -1,9 +1,6 @@
 // A job of two nodes with two ranks each in which nothing is wrong.
 #pragma once
 
-#include <set>
-#include <string>
-
 #include "doctor/rule.hpp"
 
 namespace ddp::tools::doctor::test {

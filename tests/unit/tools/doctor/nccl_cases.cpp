@@ -2,7 +2,6 @@
 #include "unit/tools/doctor/rule_cases.hpp"
 
 namespace ddp::tools::doctor::test {
-
 namespace {
 
 void log_to(JobFacts& job, const char* file, const char* level = "INFO") {

@@ -4,17 +4,6 @@
 #include <sched.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <array>
-#include <atomic>
-#include <chrono>
-#include <mutex>
-#include <thread>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include "base/socket.hpp"
 #include "base/unique_fd.hpp"
@@ -24,9 +13,6 @@
 
 namespace ddp::tools::doctor {
 namespace {
-
-using testing::ElementsAre;
-using testing::HasSubstr;
 
 TEST(DoctorProbe, PacketsReachWhoAnswersAndNobodyElse) {
   const std::vector<InterfaceFacts> own{test::loopback()};
@@ -99,7 +85,6 @@ TEST(DoctorReport, SaysTheVerdictFirst) {
 
 namespace {
 
-using std::chrono::microseconds;
 using std::chrono::seconds;
 
 /// Passes packets of one sender on, not before the time that each would take on the wire, and answers at once.
@@ -124,8 +109,7 @@ class SlowRelay {
     forwards_.join();
     answers_.join();
   }
-  SlowRelay(const SlowRelay&) = delete;
-  SlowRelay& operator=(const SlowRelay&) = delete;
+  SlowRelay& operator=(SlowRelay&&) = delete;
   std::uint16_t port() const { return port_; }
 
  private:
@@ -146,7 +130,7 @@ class SlowRelay {
         const std::lock_guard lock(mutex_);
         sender_ = from;
       }
-      free_at = std::max(free_at, std::chrono::steady_clock::now()) + microseconds(size * 8 / mbps_);
+      free_at = std::max(free_at, std::chrono::steady_clock::now()) + std::chrono::microseconds(size * 8 / mbps_);
       std::this_thread::sleep_until(free_at);
       ::send(back_.get(), packet.data(), static_cast<std::size_t>(size), 0);
     }
@@ -207,8 +191,7 @@ TEST(PacketTrain, WithoutASpeedToCompareWithNoneIsSent) {
   EXPECT_FALSE(PacketTrains(1000, 1500, 28).settled());
 }
 
-class Trains : public ::testing::Test {
- protected:
+struct Trains : ::testing::Test {
   const Bytes token_ = Bytes(kTokenBytes, std::byte{7});
   PacketTrains trains_{10'000, 1500, 28};
   std::uint32_t length_ = 0;

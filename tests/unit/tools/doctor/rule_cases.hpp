@@ -1,11 +1,6 @@
 // What a rule is tested with: a change of a healthy job, after which it alone speaks, or none does.
 #pragma once
 
-#include <functional>
-#include <numeric>
-#include <string>
-#include <vector>
-
 #include "unit/tools/doctor/healthy_job.hpp"
 
 namespace ddp::tools::doctor::test {

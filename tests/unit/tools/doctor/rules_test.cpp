@@ -1,8 +1,4 @@
 // Each rule: what triggers it alone, and near misses that do not.
-#include <array>
-
-#include <gmock/gmock.h>
-
 #include "cli/exit_error.hpp"
 #include "doctor/doctor_command.hpp"
 #include "doctor/nccl_network.hpp"
@@ -13,7 +9,6 @@ namespace {
 
 using test::candidate;
 using test::Case;
-using test::give_faster_network;
 using test::give_network;
 using test::give_pair;
 using test::give_rdma;
@@ -144,7 +139,7 @@ std::vector<Case> faults() {
          give_network(job, "eth1", "10.2.0.");
          for (auto& node : job.nodes) node.probes.results[1].end = ProbeEnd::silent;
        }},
-      {"interface-other", "libddp has a faster network", &give_faster_network},
+      {"interface-other", "libddp has a faster network", &test::give_faster_network},
       {"interface-prefix", "eth1 is also eth10",
        [](auto& job) {
          give_network(job, "eth1", "10.2.0.");
@@ -332,8 +327,6 @@ TEST(NcclGids, AreChosenAsNcclDoes) {
 // The command line of ddp-info doctor.
 
 namespace {
-
-using testing::HasSubstr;
 
 std::string refusal(const std::vector<std::string>& words) {
   try {

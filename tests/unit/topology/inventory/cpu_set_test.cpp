@@ -1,21 +1,10 @@
 // Sets of processors: the kernel's list format, and set arithmetic against std::set.
 #include <ddp/cpu_set.hpp>
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <iterator>
-#include <random>
-#include <set>
-
 #include <ddp/error.hpp>
 
 namespace ddp {
 namespace {
-
-using testing::ElementsAre;
-using testing::ElementsAreArray;
 
 TEST(CpuSet, ReadsAndWritesTheKernelsLists) {
   for (const std::string list : {"", "0", "0-3", "0-3,8,10-11", "63-64", "127,129", "65535"}) {

@@ -1,10 +1,6 @@
 // PCI addresses as tools write them, and distances by bridges and NUMA nodes.
 #include <ddp/devices.hpp>
 
-#include <gtest/gtest.h>
-
-#include <string>
-
 namespace ddp {
 namespace {
 

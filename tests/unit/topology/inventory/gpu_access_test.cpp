@@ -2,28 +2,15 @@
 #include "gpu_facts_fixture.hpp"
 
 #include <linux/capability.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <array>
-#include <filesystem>
-#include <fstream>
-#include <string>
 #include <system_error>
-#include <vector>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 
 #include "topology/inventory/gpu_facts.hpp"
 
 namespace ddp::topology::test {
 namespace {
-
-using testing::HasSubstr;
 
 TEST_F(GpuFactsTest, WithoutNvmlTheDeviceFileDecides) {
   nvidia_gpu("0000:10:00.0");
@@ -50,8 +37,7 @@ class WithoutRootsWay {
     without[0].effective &= ~((1U << CAP_DAC_OVERRIDE) | (1U << CAP_DAC_READ_SEARCH));
     EXPECT_EQ(::syscall(SYS_capset, &header_, without.data()), 0);
   }
-  WithoutRootsWay(const WithoutRootsWay&) = delete;
-  WithoutRootsWay& operator=(const WithoutRootsWay&) = delete;
+  WithoutRootsWay& operator=(WithoutRootsWay&&) = delete;
   ~WithoutRootsWay() { ::syscall(SYS_capset, &header_, before_.data()); }
 
  private:

@@ -1,13 +1,6 @@
 // A machine whose GPUs are files below a folder, and the driver's library that tests/support/fake_nvml.c makes.
 #pragma once
 
-#include <cstdlib>
-#include <optional>
-#include <string>
-#include <vector>
-
-#include <gtest/gtest.h>
-
 #include "support/checkout.hpp"
 #include "topology/inventory/gpu_facts.hpp"
 #include "topology/inventory/nvml.hpp"
@@ -28,8 +21,7 @@ inline std::string old_fake_nvml() { return ddp::test::built_file("lib/libfake_n
 
 inline PciAddress at(const char* text) { return PciAddress::parse(text).value(); }
 
-class GpuFactsTest : public testing::Test {
- protected:
+struct GpuFactsTest : testing::Test {
   ~GpuFactsTest() override {
     for (const std::string& name : set_) ::unsetenv(name.c_str());
   }

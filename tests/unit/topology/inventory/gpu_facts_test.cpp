@@ -1,14 +1,8 @@
 // Which GPUs a machine has: what NVML and the kernel tell of each, and why ranks cannot use some.
 #include "gpu_facts_fixture.hpp"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 namespace ddp::topology::test {
 namespace {
-
-using testing::HasSubstr;
-using testing::IsEmpty;
 
 TEST_F(GpuFactsTest, NvmlTellsNameUuidAndNumber) {
   set("COUNT", "2");

@@ -1,15 +1,8 @@
 // NVLink between GPUs: who is connected to whom, and how fast, also with libraries of old drivers.
 #include "gpu_facts_fixture.hpp"
 
-#include <utility>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 namespace ddp::topology::test {
 namespace {
-
-using testing::IsEmpty;
 
 double bandwidth(const GpuFacts& facts, const char* a, const char* b) {
   double sum = 0;

@@ -1,14 +1,5 @@
 #include "topology/inventory/live_facts.hpp"
 
-#include <algorithm>
-#include <functional>
-#include <string>
-#include <utility>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
-
 #include <ddp/error.hpp>
 
 #include "support/error_of.hpp"
@@ -18,7 +9,6 @@ namespace ddp::topology {
 namespace {
 
 using nlohmann::json;
-using testing::HasSubstr;
 
 PciAddress at(const char* text) { return PciAddress::parse(text).value(); }
 

@@ -1,21 +1,11 @@
 #include "topology/inventory/nccl_xml.hpp"
 #include "support/error_of.hpp"
 
-#include <string>
-#include <vector>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <ddp/error.hpp>
 #include <ddp/topology.hpp>
 
 namespace ddp::topology {
 namespace {
-
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 // Two CPUs; on the first a switch with two GPUs and a NIC, and a switch below that switch with a third GPU; on the
 // second a GPU without any switch.

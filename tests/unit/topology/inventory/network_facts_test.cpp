@@ -2,18 +2,10 @@
 
 #include <net/if.h>
 
-#include <algorithm>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "unit/topology/fake_root.hpp"
 
 namespace ddp::topology {
 namespace {
-
-using testing::ElementsAre;
-using testing::IsEmpty;
 
 constexpr int kEther = 1;
 constexpr int kInfiniband = 32;
@@ -25,8 +17,7 @@ constexpr unsigned kUp = IFF_UP | IFF_RUNNING;
 InterfaceAddress v4(const char* address, int prefix = 24) { return {address, prefix, false}; }
 InterfaceAddress v6(const char* address, int prefix = 64) { return {address, prefix, true}; }
 
-class NetworkFacts : public testing::Test {
- protected:
+struct NetworkFacts : testing::Test {
   std::filesystem::path hardware(const std::string& name, int index, const std::string& address) const {
     return root.interface(name, index, kEther, root.pci(address, "0x020000", "0x15b3", "mlx5_core"));
   }

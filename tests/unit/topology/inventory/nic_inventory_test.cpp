@@ -1,16 +1,8 @@
 // Which NICs a machine has, and which of them ranks can use: port states, bonds, virtual functions, fabrics.
 #include "topology/inventory/nic_inventory.hpp"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <algorithm>
-
 namespace ddp::topology {
 namespace {
-
-using testing::ElementsAre;
-using testing::HasSubstr;
 
 PciAddress at(int bus, int function = 0) {
   return {

@@ -1,23 +1,11 @@
 // The driver's library: one that cannot be opened or started, one that hangs, and when it is stopped.
 #include "gpu_facts_fixture.hpp"
 
-#include <chrono>
-#include <fstream>
-#include <optional>
-#include <sstream>
-#include <string>
-#include <utility>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <ddp/error.hpp>
 #include "support/error_of.hpp"
 
 namespace ddp::topology::test {
 namespace {
-
-using testing::HasSubstr;
 
 TEST_F(GpuFactsTest, NvmlThatCannotBeOpenedSaysWhy) {
   const auto problem_of = [](const std::string& library) {

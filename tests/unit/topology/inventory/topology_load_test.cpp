@@ -1,15 +1,5 @@
 // Reading topologies: this machine, XML, synthetic descriptions, and every kind of file that is none.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <hwloc.h>
-#include <unistd.h>
-
-#include <algorithm>
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
-
-#include <fmt/format.h>
 
 #include <ddp/error.hpp>
 #include <ddp/topology.hpp>
@@ -18,10 +8,7 @@
 namespace ddp {
 namespace {
 
-using testing::HasSubstr;
-
-class TopologyFile : public testing::Test {
- protected:
+struct TopologyFile : testing::Test {
   void TearDown() override { std::filesystem::remove(path_); }
   std::string write(std::string_view text) {
     std::ofstream(path_) << text;

@@ -1,17 +1,10 @@
 // Topologies from parts: what does not fit together is refused, distances include links, equal machines have one shape.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <functional>
-
 #include <ddp/error.hpp>
 #include <ddp/topology.hpp>
 #include "support/error_of.hpp"
 
 namespace ddp {
 namespace {
-
-using testing::HasSubstr;
 
 Gpu gpu(int index, Locality place) {
   Gpu made;

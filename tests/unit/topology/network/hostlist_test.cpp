@@ -1,8 +1,6 @@
 // Slurm's compressed node lists.
 #include "topology/network/hostlist.hpp"
 
-#include <gtest/gtest.h>
-
 #include "unit/kvs/rank_threads.hpp"
 
 namespace ddp::topology {

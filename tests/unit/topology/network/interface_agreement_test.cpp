@@ -1,16 +1,8 @@
 // Which network all nodes of a job agree on.
 #include "topology/network/interface_agreement.hpp"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <algorithm>
-
 namespace ddp::topology {
 namespace {
-
-using testing::Contains;
-using testing::HasSubstr;
 
 struct Traits {
   bool fabric = false;

@@ -1,13 +1,6 @@
 // The candidate interfaces of a host for reaching other hosts, and why.
 #include "topology/network/interface_candidates.hpp"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <unistd.h>
-
-#include <array>
-
 #include "base/slurm_step.hpp"
 #include "topology/inventory/network_facts.hpp"
 #include "topology/network/user_interfaces.hpp"
@@ -17,8 +10,6 @@ namespace ddp::topology {
 namespace {
 
 using base::Environment;
-using testing::ElementsAre;
-using testing::HasSubstr;
 
 const Environment kNothing{{}};
 const PciAddress kAdapter{.domain = 0, .bus = 0x3b, .device = 0, .function = 0};

@@ -1,7 +1,3 @@
-#include <string>
-
-#include <gtest/gtest.h>
-
 #include "topology/network/user_interfaces.hpp"
 
 namespace ddp::topology {

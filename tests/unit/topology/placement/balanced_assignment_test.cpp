@@ -1,21 +1,12 @@
 // Even use of targets first, costs second: compared with all assignments that there are.
 #include "topology/placement/balanced_assignment.hpp"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <cstddef>
-#include <optional>
-#include <utility>
-
 #include "support/sanitized.hpp"
 #include "unit/topology/dice.hpp"
 
 namespace ddp::topology {
 namespace {
 
-using testing::ElementsAre;
 using Options = std::vector<std::vector<Option>>;
 
 /// Sum of the squares of the numbers of users, and sum of costs.

@@ -1,13 +1,6 @@
 // Binding real processes, in children so that the test's own mask stays: what is set is read back, threads follow, and
 // a mask that the kernel narrows is reported.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
 #include <sched.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <atomic>
-#include <thread>
 
 #include <ddp/error.hpp>
 #include <ddp/topology.hpp>

@@ -1,16 +1,9 @@
 // Which cores a rank runs on.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "topology/placement/core_pools.hpp"
 #include "unit/topology/machines.hpp"
 
 namespace ddp {
 namespace {
-
-using testing::Each;
-using testing::ElementsAre;
-using testing::HasSubstr;
 
 std::vector<Placement> core_placements(const Topology::Parts& parts, int num_ranks,
                                        BindPolicy policy = BindPolicy::numa, std::vector<CpuSet> allowed = {}) {

@@ -1,7 +1,4 @@
 // Which GPU a rank gets.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <ddp/error.hpp>
 
 #include "unit/kvs/rank_threads.hpp"
@@ -9,14 +6,6 @@
 
 namespace ddp {
 namespace {
-
-using testing::AllOf;
-using testing::Contains;
-using testing::Each;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::SizeIs;
-using testing::StartsWith;
 
 std::vector<Placement> gpu_placements(const Topology::Parts& parts, int num_ranks, std::vector<CpuSet> allowed = {},
                                       std::optional<std::vector<int>> gpus = std::nullopt) {

@@ -1,19 +1,9 @@
 #include "topology/placement/gpu_settings.hpp"
 
-#include <algorithm>
-#include <string>
-#include <utility>
-#include <vector>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "unit/topology/settings_node.hpp"
 
 namespace ddp::topology::settings_test {
 namespace {
-
-using ::testing::HasSubstr;
 
 Node node_with_gpus(int count, Vendor vendor, const std::vector<int>& rank_gpus) {
   Node node;

@@ -1,16 +1,9 @@
 // Which NICs a rank gets.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "unit/topology/machines.hpp"
 
 namespace ddp {
 namespace {
 
-using testing::Contains;
-using testing::Each;
-using testing::ElementsAre;
-using testing::HasSubstr;
 using Nics = std::vector<std::vector<int>>;
 
 std::vector<Placement> nic_placements(const Topology::Parts& parts, int num_ranks,

@@ -1,12 +1,4 @@
 // What holds for the plan of any node, on random machines and requests. Failures name the seed.
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <map>
-#include <string>
-
-#include <fmt/format.h>
-
 #include <ddp/topology.hpp>
 
 #include "support/sanitized.hpp"

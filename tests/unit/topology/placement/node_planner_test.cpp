@@ -1,13 +1,6 @@
 // What plan_node() puts together: placement, binding, settings and summary of every rank.
 #include "topology/placement/node_planner.hpp"
 
-#include <algorithm>
-#include <string>
-#include <vector>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <ddp/error.hpp>
 #include <ddp/topology.hpp>
 
@@ -16,11 +9,6 @@
 
 namespace ddp::topology {
 namespace {
-
-using ::testing::Each;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 using Variables = std::map<std::string, std::string, std::less<>>;
 

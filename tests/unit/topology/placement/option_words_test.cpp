@@ -1,17 +1,11 @@
 #include "topology/placement/option_words.hpp"
 
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <ddp/error.hpp>
 
 #include "unit/kvs/rank_threads.hpp"
 
 namespace ddp::topology {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 TEST(OptionWords, AreReadBack) {
   for (const BindPolicy policy : {BindPolicy::numa, BindPolicy::core, BindPolicy::socket, BindPolicy::none}) {

@@ -1,16 +1,4 @@
 // What holds for every machine and every request, on random ones. Failures name the seed of the machine.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <algorithm>
-#include <cstddef>
-#include <filesystem>
-#include <map>
-#include <set>
-#include <utility>
-
-#include <fmt/format.h>
-
 #include "support/sanitized.hpp"
 #include "unit/topology/dice.hpp"
 #include "unit/topology/machine_summary.hpp"

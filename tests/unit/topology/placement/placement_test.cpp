@@ -1,7 +1,4 @@
 // What place() takes and gives as a whole; the rules for GPUs, NICs and cores have tests of their own.
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <ddp/error.hpp>
 
 #include "unit/kvs/rank_threads.hpp"
@@ -9,9 +6,6 @@
 
 namespace ddp {
 namespace {
-
-using testing::ElementsAre;
-using testing::HasSubstr;
 
 std::optional<Error> refused(const PlacementRequest& request) {
   const Topology topology = Topology::from_parts(ddp::test::one_numa_machine());

@@ -1,15 +1,6 @@
 // Which device a process takes for its own: the one that the launcher's plan means, on machines of all shapes.
-#include <filesystem>
-#include <map>
-#include <optional>
-#include <string>
-#include <vector>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include "topology/placement/node_planner.hpp"
 #include "topology/placement/rank_device.hpp"
+#include "topology/placement/node_planner.hpp"
 #include "unit/topology/machine_summary.hpp"
 #include "unit/topology/machines.hpp"
 

@@ -1,19 +1,10 @@
 #include "topology/placement/rank_resources.hpp"
 
-#include <string>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "support/message_check.hpp"
 #include "support/topology_samples.hpp"
 
 namespace ddp::topology {
 namespace {
-
-using ::testing::ElementsAre;
-using ::testing::IsEmpty;
-using ::testing::Pair;
 
 TEST(RankResources, AreAMessage) { tests::check_message<RankResources>(); }
 

@@ -1,22 +1,11 @@
 #include "topology/placement/settings.hpp"
 
-#include <algorithm>
-#include <string>
-#include <utility>
-#include <vector>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include <ddp/error.hpp>
 
 #include "unit/topology/settings_node.hpp"
 
 namespace ddp::topology::settings_test {
 namespace {
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 TEST(Settings, AreOrderedByName) {
   Node node;

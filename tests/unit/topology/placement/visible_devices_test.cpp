@@ -1,20 +1,9 @@
 #include "topology/placement/visible_devices.hpp"
 
-#include <map>
-#include <optional>
-#include <string>
-#include <vector>
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
 #include "topology/placement/settings.hpp"
 
 namespace ddp::topology {
 namespace {
-
-using ::testing::ElementsAre;
-using ::testing::IsEmpty;
 
 using Variables = std::map<std::string, std::string, std::less<>>;
 using Indices = std::vector<int>;
