@@ -1,15 +1,9 @@
 // What a resuming job reads of its checkpoints. Whatever the bytes, parsing throws ddp::Error or gives what is written
 // with the same bytes. The first byte chooses: m, a manifest without its last line; w, a whole one; i, the index of a
 // rank's file; s, a sampler's state; o, a folder's owner.
-#include <cstddef>
-#include <cstdint>
-#include <cstdlib>
-#include <string>
-#include <string_view>
-
 #include <ddp/elastic_sampler.hpp>
-#include <ddp/error.hpp>
 
+#include "fuzz/fuzz.hpp"
 #include "training/checkpoint_manifest.hpp"
 #include "training/saver.hpp"
 #include "training/shard_file.hpp"

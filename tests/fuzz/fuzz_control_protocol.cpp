@@ -1,18 +1,10 @@
 // What strangers may send to a launcher's port, and a broken agent once it has authenticated: greetings and frames.
 // Whatever the bytes, the parsers want more, throw ddp::Error, or give a value that survives a round trip; and frames
 // do not depend on the pieces in which bytes arrive.
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <cstdlib>
-#include <span>
-#include <vector>
-
-#include <ddp/error.hpp>
-
 #include "control/connection.hpp"
 #include "control/handshake.hpp"
 #include "control/messages.hpp"
+#include "fuzz/fuzz.hpp"
 #include "stream/secret.hpp"
 
 namespace {
@@ -21,10 +13,6 @@ using namespace ddp::launcher::control;
 using namespace ddp::stream;
 
 constexpr std::size_t kLimit = 4096;
-
-void require(bool condition) {
-  if (!condition) std::abort();
-}
 
 /// @return whether nothing was thrown.
 template <class Action>

@@ -1,22 +1,12 @@
 // Error files, which user programs write. Whatever the bytes, they can be shown as UTF-8 of bounded length, and what is
 // passed on is a file that torch can read and that means the same. Last words may name ranks.
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <cstdlib>
-#include <string>
-#include <vector>
-
 #include <nlohmann/json.hpp>
 
+#include "fuzz/fuzz.hpp"
 #include "outcome/error_file.hpp"
 #include "outcome/group_verdict.hpp"
 
 namespace {
-
-void require(bool condition) {
-  if (!condition) std::abort();
-}
 
 // Throws where the text is no UTF-8.
 void require_utf8(const std::string& text) {

@@ -1,14 +1,9 @@
 // Dumps of flight recorders, which may come from anywhere. Whatever the bytes: either they are refused with one line,
 // or analysed, together with a second dump that fits, into a report of text and JSON.
-#include <cstddef>
-#include <cstdint>
-#include <string>
-
-#include <ddp/error.hpp>
-
 #include "flight/analysis.hpp"
 #include "flight/flight_command.hpp"
 #include "flight/rank_dump.hpp"
+#include "fuzz/fuzz.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace ddp::tools::flight;

@@ -1,24 +1,16 @@
 // What other processes of the user may hold in memory as a flight recorder. Whatever the bytes: they are refused, or
 // give facts that are judged and reported.
-#include <cstddef>
-#include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <new>
 
-#include <ddp/error.hpp>
-
 #include "diagnostics/hang/hang_judge.hpp"
 #include "diagnostics/hang/hang_report.hpp"
+#include "fuzz/fuzz.hpp"
 
 namespace {
 
 using namespace ddp::diagnostics;
-
-void require(bool condition) {
-  if (!condition) std::abort();
-}
 
 void judge(HostFacts facts) {
   const JobObservation job = join_hosts({std::move(facts)}, true);

@@ -1,22 +1,11 @@
 // Host files and lists, --ssh-command. Whatever they are, they are understood or
 // refused with one line; no host can be taken for an option of ssh.
-#include <cstddef>
-#include <cstdint>
-#include <cstdlib>
-#include <string>
-#include <string_view>
-
-#include <ddp/error.hpp>
-
+#include "fuzz/fuzz.hpp"
 #include "options/host_list.hpp"
 
 namespace {
 
 using namespace ddp::launcher;
-
-void require(bool condition) {
-  if (!condition) std::abort();
-}
 
 template <class Step>
 void attempt(const Step& step) {

@@ -1,14 +1,8 @@
 // Values of ddprun's options, which come from scripts and variables. Whatever the text, the parsers throw ExitError for
 // wrong usage or give values inside their limits.
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <cstdlib>
-#include <iterator>
-#include <string>
 #include <variant>
-#include <vector>
 
+#include "fuzz/fuzz.hpp"
 #include "options/command_line.hpp"
 #include "options/failure_options.hpp"
 #include "options/job_options.hpp"
@@ -21,10 +15,6 @@ namespace {
 using namespace ddp::launcher;
 
 const std::string kOption = "--option";
-
-void require(bool condition) {
-  if (!condition) std::abort();
-}
 
 void read_streams(const std::string& text) {
   const StreamSelection streams = parse_streams(kOption, text);

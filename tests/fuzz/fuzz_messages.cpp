@@ -1,9 +1,6 @@
 // What other ranks, nodes and processes may have sent: every described message (base/message_fields.hpp). Whatever the
 // bytes, decoding throws ddp::Error or gives a message that comes back when it is sent on, and that its reader stands.
 // The first byte chooses the message, the second whether the rest is it, or changes to a sample of it.
-#include <algorithm>
-#include <cstdlib>
-#include <span>
 #include <tuple>
 
 #include "collectives/host/rank_address.hpp"
@@ -19,6 +16,7 @@
 #include "diagnostics/hang/hang_report.hpp"
 #include "doctor/facts_fields.hpp"
 #include "doctor/rule.hpp"
+#include "fuzz/fuzz.hpp"
 #include "launch/agent_settings.hpp"
 #include "named/messages.hpp"
 #include "selftest/verdict.hpp"
@@ -46,10 +44,6 @@ using Messages =
                collectives::nccl::RankReport, diagnostics::HostFacts, diagnostics::RankEnvironment,
                tools::doctor::RankFacts, tools::doctor::ProbeReport, tools::RankReport, selftest::RankResult,
                named::Announcement, named::Decision, named::Learned, named::Leaving, named::AllJoined, named::Doing>;
-
-void require(bool condition) {
-  if (!condition) std::abort();
-}
 
 void use(const auto& /*message*/) {}
 

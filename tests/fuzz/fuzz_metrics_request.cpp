@@ -1,11 +1,7 @@
 // What anyone may send to the metrics endpoint, in pieces: the verdict of the whole must not depend on where it was
 // cut.
-#include <cstddef>
-#include <cstdint>
-#include <cstdlib>
-#include <string_view>
-
 #include "diagnostics/metrics/metrics_endpoint.hpp"
+#include "fuzz/fuzz.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using ddp::diagnostics::HttpVerdict;

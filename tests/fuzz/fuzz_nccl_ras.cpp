@@ -1,12 +1,6 @@
 // What answers at the port of NCCL's RAS: whatever the bytes, they are refused or give troubles of bounded size.
-#include <cstddef>
-#include <cstdint>
-#include <cstdlib>
-#include <string_view>
-
-#include <ddp/error.hpp>
-
 #include "diagnostics/hang/nccl_ras.hpp"
+#include "fuzz/fuzz.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view text{reinterpret_cast<const char*>(data), size};

@@ -1,21 +1,11 @@
 // NCCL's topology files, which users write by hand. Whatever the text, the reader throws Error(invalid_argument) or
 // gives parts that fit together: every GPU and NIC has processors and a distance to every other.
-#include <cstddef>
-#include <cstdint>
-#include <cstdlib>
-#include <string_view>
-#include <utility>
-
-#include <ddp/error.hpp>
 #include <ddp/topology.hpp>
 
+#include "fuzz/fuzz.hpp"
 #include "topology/inventory/nccl_xml.hpp"
 
 namespace {
-
-void require(bool condition) {
-  if (!condition) std::abort();
-}
 
 void check(const ddp::Topology& machine) {
   require(!machine.cores().empty());

@@ -1,21 +1,9 @@
 // What anybody who reaches a rank's port may send. Whatever the bytes, the decoders say "not yet", throw ddp::Error, or
 // give a message that is encoded to the same bytes again; and every beginning of a whole message is "not yet".
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <cstdlib>
-#include <optional>
-#include <span>
-
-#include <ddp/error.hpp>
-
+#include "fuzz/fuzz.hpp"
 #include "world/peer_wire.hpp"
 
 namespace {
-
-void require(bool condition) {
-  if (!condition) std::abort();
-}
 
 /// @return whether @p bytes were a whole message.
 template <class Decode>

@@ -1,12 +1,6 @@
 // What a PMI-2 server may send: lengths, messages, greetings and stored values. Whatever the bytes, the parsers throw
 // ddp::Error or give something that is encoded to the same again.
-#include <cstddef>
-#include <cstdint>
-#include <cstdlib>
-#include <string_view>
-
-#include <ddp/error.hpp>
-
+#include "fuzz/fuzz.hpp"
 #include "kvs/pmi2_wire.hpp"
 
 namespace {
@@ -17,10 +11,6 @@ void tolerate_error(Action&& action) {
     action();
   } catch (const ddp::Error&) {
   }
-}
-
-void require(bool condition) {
-  if (!condition) std::abort();
 }
 
 }  // namespace

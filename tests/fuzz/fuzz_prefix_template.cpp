@@ -1,21 +1,7 @@
 // Prefix templates come from the user's environment. Whatever they are, the result is bounded, text without "$" stays
 // as it is, and every "$" that is left stands for itself.
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <cstdlib>
-#include <string>
-#include <string_view>
-
+#include "fuzz/fuzz.hpp"
 #include "logs/log_plan.hpp"
-
-namespace {
-
-void require(bool condition) {
-  if (!condition) std::abort();
-}
-
-}  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace ddp::launcher;

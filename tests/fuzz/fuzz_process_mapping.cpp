@@ -1,21 +1,10 @@
 // What a launcher says about the placement of ranks: process mappings and compressed node lists. Whatever the text, the
 // parsers throw ddp::Error or give a placement that the node map accepts and names that are not empty.
-#include <cstddef>
-#include <cstdint>
-#include <cstdlib>
-#include <string_view>
-#include <vector>
-
-#include <ddp/error.hpp>
-
+#include "fuzz/fuzz.hpp"
 #include "topology/network/hostlist.hpp"
 #include "world/job_connection.hpp"
 
 namespace {
-
-void require(bool condition) {
-  if (!condition) std::abort();
-}
 
 void read_mapping(std::string_view text, int world_size) {
   std::vector<int> node_of;

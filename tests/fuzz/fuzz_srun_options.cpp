@@ -2,29 +2,14 @@
 // line, one argument a line; 'o' an option's word; 'd' the variables of the defaults, a line each. Whatever the text,
 // it is read to its end, words that are entered are accepted ones, or may name a backend, and others are refused by
 // Error(invalid_argument).
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <cstdlib>
-#include <iterator>
-#include <optional>
-#include <string>
-#include <string_view>
-#include <vector>
-
-#include <ddp/error.hpp>
-
 #include "base/backend_file.hpp"
+#include "fuzz/fuzz.hpp"
 #include "srun_side/command_line.hpp"
 #include "srun_side/plugin_options.hpp"
 
 namespace {
 
 using namespace ddp::srun_plugin;
-
-void require(bool condition) {
-  if (!condition) std::abort();
-}
 
 std::vector<std::string> lines_of(const std::string& text) {
   std::vector<std::string> lines;

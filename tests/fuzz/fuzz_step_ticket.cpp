@@ -1,14 +1,7 @@
 // What a task reads of other processes: the ticket in its environment ('t' first) and the answer of ddp-step ('a');
 // what ddp-step is asked ('q'), for which resources ('s') of each rank ('r'), and what its agent has found ('f').
 // Whatever the bytes, reading throws ddp::Error or gives something that is written to the same bytes again.
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <cstdlib>
-#include <span>
-
-#include <ddp/error.hpp>
-
+#include "fuzz/fuzz.hpp"
 #include "srun_side/plugin_options.hpp"
 #include "step_program/node_planner.hpp"
 #include "task_side/node_questions.hpp"
@@ -17,10 +10,6 @@
 namespace {
 
 using namespace ddp::srun_plugin;
-
-void require(bool condition) {
-  if (!condition) std::abort();
-}
 
 void require_same(std::span<const std::byte> bytes, const ddp::Bytes& again) {
   require(std::equal(bytes.begin(), bytes.end(), again.begin(), again.end()));

@@ -1,17 +1,7 @@
 // What clients of the TCPStore server may send. The input is cut among three clients and into pieces of its own choice.
 // Whatever the bytes, each client is served or refused with Error(protocol), the same bytes in one piece give the same
 // requests, memory stays within what has arrived, and nothing is left of clients that are gone.
-#include <algorithm>
-#include <array>
-#include <cstddef>
-#include <cstdint>
-#include <cstdlib>
-#include <string>
-#include <string_view>
-#include <vector>
-
-#include <ddp/error.hpp>
-
+#include "fuzz/fuzz.hpp"
 #include "store_server/key_space.hpp"
 #include "store_server/store_protocol.hpp"
 
@@ -23,10 +13,6 @@ constexpr ClientId kClients = 3;
 /// Few, so that inputs of some KiB exceed them.
 constexpr std::size_t kMostBytes = 4096;
 constexpr std::size_t kMostRequestBytes = 1024;
-
-void require(bool condition) {
-  if (!condition) std::abort();
-}
 
 class Clients final : public Outboxes {
  public:

@@ -1,25 +1,13 @@
 // What may arrive from what says that it is of the job: the handshake, by the store's side and by a witness's. The
 // input is a byte that says how the rest is cut into pieces, one that says which side hears it, and what comes.
 // Whatever that is, the side does not believe it, reads nothing beyond a message, and nothing is a sealed message.
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <cstdlib>
-#include <span>
-#include <vector>
-
-#include <ddp/error.hpp>
-
+#include "fuzz/fuzz.hpp"
 #include "store_server/witness_protocol.hpp"
 
 namespace {
 
 using namespace ddp;
 using namespace ddp::store_server;
-
-void require(bool condition) {
-  if (!condition) std::abort();
-}
 
 void hear(stream::Handshake& handshake, std::span<const std::byte> input, std::size_t piece_size) {
   while (!input.empty()) {

@@ -3,23 +3,13 @@
 // places no more than their headers say.
 #include <sys/socket.h>
 
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <cstdlib>
-#include <span>
-#include <vector>
-
 #include "collectives/tcp/frame.hpp"
 #include "collectives/tcp/link.hpp"
+#include "fuzz/fuzz.hpp"
 
 namespace {
 
 using namespace ddp::collectives::tcp;
-
-void require(bool condition) {
-  if (!condition) std::abort();
-}
 
 /// Has room for every frame, or for none of odd steps.
 class Reader final : public LinkOwner {

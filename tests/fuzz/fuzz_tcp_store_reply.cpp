@@ -5,16 +5,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <array>
 #include <chrono>
-#include <cstddef>
-#include <cstdint>
-#include <cstdlib>
 #include <thread>
 
-#include <ddp/error.hpp>
-
 #include "base/unique_fd.hpp"
+#include "fuzz/fuzz.hpp"
 #include "kvs/tcp_store_client.hpp"
 
 namespace {

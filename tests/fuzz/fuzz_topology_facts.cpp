@@ -1,22 +1,7 @@
 // The state of network interfaces and GPUs in a recorded machine, which somebody may have edited. Whatever the text,
 // reading throws ddp::Error or gives facts that mean the same after another round trip.
-#include <cstddef>
-#include <cstdint>
-#include <cstdlib>
-#include <string>
-#include <string_view>
-
-#include <ddp/error.hpp>
-
+#include "fuzz/fuzz.hpp"
 #include "topology/inventory/live_facts.hpp"
-
-namespace {
-
-void require(bool condition) {
-  if (!condition) std::abort();
-}
-
-}  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace ddp::topology;

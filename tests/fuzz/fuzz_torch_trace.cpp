@@ -1,14 +1,7 @@
 // What a rank of PyTorch answers as its flight recorder, and what lies in its files: whatever the bytes, they are
 // refused or give groups and operations with printable names.
-#include <algorithm>
-#include <cstddef>
-#include <cstdint>
-#include <cstdlib>
-#include <string_view>
-
-#include <ddp/error.hpp>
-
 #include "diagnostics/hang/torch_recorder.hpp"
+#include "fuzz/fuzz.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   ddp::flight::FlightView view;

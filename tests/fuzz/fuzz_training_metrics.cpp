@@ -1,10 +1,6 @@
 // What a rank's program says of its own times: whatever the bytes, few series with names that a page can show.
-#include <cstddef>
-#include <cstdint>
-#include <cstdlib>
-#include <string_view>
-
 #include "diagnostics/metrics/training_metrics.hpp"
+#include "fuzz/fuzz.hpp"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace ddp::diagnostics;
