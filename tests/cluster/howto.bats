@@ -11,6 +11,7 @@ setup() {
   spank_jobs_setup
   LIMIT=900 # torch is imported ten times
   export root bin PATH="$bin:$PATH" SLURM_MPI_TYPE=pmi2
+  command -v python >/dev/null || fake python <<<'exec python3 "$@"' # as on Debian
   use_helper "$DDP_STEP" # the admins' page takes it away
   export LIBDDP_ROOT=$shared/libddp
   mkdir -p "$LIBDDP_ROOT/share/libddp" "$shared/page"

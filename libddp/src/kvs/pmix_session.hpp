@@ -22,6 +22,8 @@ struct JobFacts {
   std::optional<int> local_rank;
   /// "(vector,(first node,nodes,ranks per node),...)", the form shared by PMI-2 and PMIX_ANL_MAP.
   std::optional<std::string> process_mapping;
+  /// Without that mapping, the number of each rank's node, which need not be dense; empty if the launcher does not say.
+  std::vector<int> node_of;
   /// Names of the nodes in node order; empty if the launcher does not say, or the environment is cheaper to ask.
   std::vector<std::string> node_names;
 };

@@ -11,6 +11,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -26,6 +27,16 @@
 namespace ddp::world {
 namespace {
 
+/// The same nodes as 0, 1, ... in ascending order.
+std::vector<int> numbered_densely(std::vector<int> node_of) {
+  std::map<int, int> dense;
+  for (const int node : node_of) dense.emplace(node, 0);
+  int next = 0;
+  for (auto& entry : dense) entry.second = next++;
+  for (int& node : node_of) node = dense.at(node);
+  return node_of;
+}
+
 std::optional<NodeMap> node_map_from(const std::optional<std::string>& process_mapping, int world_size) {
   if (world_size == 1) return NodeMap{{0}};
   if (process_mapping) return NodeMap{parse_process_mapping(*process_mapping, world_size)};
@@ -36,6 +47,7 @@ void connect_pmix(JobConnection& connection, const base::Environment& environmen
   auto store = std::make_unique<kvs::PmixStore>(std::make_unique<kvs::PmixSession>(environment, deadline));
   const kvs::JobFacts& facts = store->facts();
   connection.nodes = node_map_from(facts.process_mapping, facts.world_size);
+  if (!connection.nodes && !facts.node_of.empty()) connection.nodes = NodeMap{numbered_densely(facts.node_of)};
   connection.local_rank = facts.local_rank;
   connection.single_node = facts.node_names.size() == 1;
   const std::string self = base::host_name();
@@ -293,12 +305,7 @@ std::vector<int> parse_process_mapping(std::string_view text, int world_size) {
       }
     }
   }
-  std::map<int, int> dense;
-  for (const int node : node_of) dense.emplace(node, 0);
-  int next = 0;
-  for (auto& entry : dense) entry.second = next++;
-  for (int& node : node_of) node = dense.at(node);
-  return node_of;
+  return numbered_densely(std::move(node_of));
 }
 
 }  // namespace ddp::world

@@ -7,7 +7,7 @@ namespace {
 /// The lines that @p command writes about the plugin.
 std::vector<std::string> about_plugin(const std::string& command) {
   const std::string whole = command + " '" + ddp::test::built_file("lib/slurm/spank_ddp.so") + "'";
-  const std::unique_ptr<FILE, decltype(&::pclose)> output(::popen(whole.c_str(), "r"), &::pclose);
+  const std::unique_ptr<FILE, decltype([](FILE* open) { ::pclose(open); })> output(::popen(whole.c_str(), "r"));
   std::vector<std::string> lines;
   char line[1024];
   while (output != nullptr && std::fgets(line, sizeof line, output.get()) != nullptr) {
