@@ -139,18 +139,17 @@ void Coordinator::handle_resize(int link, const control::ResizeAsked& wanted) {
   release(link, answer.taken ? 0 : 1, answer.text);
 }
 
-/// Its nodes leave as after SIGTERM to their agents.
+/// Its nodes, of which there are several where several ddpruns run on it, leave as after SIGTERM to their agents: all
+/// or none.
 ResizeAnswer Coordinator::drain(const std::string& host, const std::string& by) {
   const std::vector<int> agents = membership_.agents_on(host);
   if (agents.empty()) return {.text = fmt::format("{} is not among the job's nodes", host)};
   if (phase_ == Phase::gathering) return {.text = "the job has not started"};
   if (std::find(agents.begin(), agents.end(), own_link_.value_or(-1)) != agents.end())
     return {.text = fmt::format("the ddprun that leads the job is on {}", host)};
-  for (const int agent : agents) {
-    if (!membership_.may_leave(agent))
-      return {.text = fmt::format("too few nodes would be left for --nnodes={}", membership_.rules().range())};
-    membership_.leave(agent, by);
-  }
+  if (!membership_.may_leave(agents))
+    return {.text = fmt::format("too few nodes would be left for --nnodes={}", membership_.rules().range())};
+  for (const int agent : agents) membership_.leave(agent, by);
   return {.taken = true, .text = fmt::format("{} is to leave", host)};
 }
 

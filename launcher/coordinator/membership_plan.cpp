@@ -245,10 +245,14 @@ bool MembershipPlan::may_follow(GenerationEnd end, Time now) const {
   return end == GenerationEnd::resized || !is_crash_loop(now);
 }
 
-bool MembershipPlan::may_leave(int agent) const {
-  if (!rules_.elastic() || !has_joined(agent)) return false;
-  const int left = num_members() - static_cast<int>(leaving_.size()) - (leaving_.contains(agent) ? 0 : 1);
-  return (rules_.elastic() && rules_.replaceable) || left >= rules_.min_nodes;
+bool MembershipPlan::may_leave(const std::vector<int>& agents) const {
+  if (!rules_.elastic()) return false;
+  std::set<int> leaving = leaving_;
+  for (const int agent : agents) {
+    if (!has_joined(agent)) return false;
+    leaving.insert(agent);
+  }
+  return rules_.replaceable || num_members() - static_cast<int>(leaving.size()) >= rules_.min_nodes;
 }
 
 Decision MembershipPlan::decide(Time now) {

@@ -152,8 +152,9 @@ class MembershipPlan {
   /// last-call rule (B27): all places are taken, or the minimum is there and the last call is over. A later one needs
   /// only the minimum, and follows at once.
   Decision decide(Time now);
-  /// Whether a member may leave, because enough others are left or may come.
-  bool may_leave(int agent) const;
+  /// Whether these members may leave together, because enough others are left or may come.
+  bool may_leave(const std::vector<int>& agents) const;
+  bool may_leave(int agent) const { return may_leave(std::vector{agent}); }
   /// Whether a generation may follow one that ends so, if there are enough nodes.
   bool may_follow(GenerationEnd end, Time now) const;
 

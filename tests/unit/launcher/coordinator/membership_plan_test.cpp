@@ -377,6 +377,8 @@ TEST(MembershipPlanTest, WhoMayLeave) {
   MembershipPlan allocation = running(rules(2, 3), "abc");
   EXPECT_TRUE(allocation.may_leave('a'));
   EXPECT_FALSE(allocation.may_leave('x')) << "unknown";
+  EXPECT_FALSE(allocation.may_leave({'a', 'b'})) << "one of two might";
+  EXPECT_FALSE(allocation.may_leave({'a', 'x'}));
   allocation.leave('a');
   EXPECT_TRUE(allocation.may_leave('a')) << "it does";
   EXPECT_FALSE(allocation.may_leave('b')) << "too few would be left, and no other can come";
