@@ -53,6 +53,8 @@ void Attempt::handle(const control::Message& message) {
   } else if (const auto* order = std::get_if<control::SignalRanks>(&message)) {
     step_signals_.add(*order);
     signal_ranks();
+  } else if (const auto* hung = std::get_if<control::KillRanks>(&message)) {
+    if (workers_) workers_->kill_groups(hung->local_ranks);
   } else if (const auto* change = std::get_if<control::NodesChange>(&message)) {
     if (change_) announce_change(change->pending);
   } else if (const auto* look = std::get_if<control::ObserveRanks>(&message)) {

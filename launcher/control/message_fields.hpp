@@ -107,6 +107,9 @@ constexpr auto description(const SignalRanks*) {
                   fields<&SignalRanks::groups, &SignalRanks::may_have_reached_ranks>(),
                   fields<&SignalRanks::signal>(kSignal));
 }
+constexpr auto description(const KillRanks*) {
+  return describe({"KillRanks"}, fields<&KillRanks::epoch, &KillRanks::local_ranks>(kCount));
+}
 constexpr auto description(const EndAttempt*) {
   return describe({"EndAttempt"}, fields<&EndAttempt::epoch, &EndAttempt::drain_ms>(kCount));
 }

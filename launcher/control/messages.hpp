@@ -18,7 +18,7 @@
 namespace ddp::launcher::control {
 
 /// The same on both sides of a connection; it changes with every change of a message.
-inline constexpr int kProtocolVersion = 16;
+inline constexpr int kProtocolVersion = 17;
 
 // ---- agent to coordinator ----------------
 
@@ -237,6 +237,13 @@ struct SignalRanks {
   bool operator==(const SignalRanks&) const = default;
 };
 
+/// SIGKILL to the process groups of some ranks, which hang; their ends follow.
+struct KillRanks {
+  int epoch = 0;
+  std::vector<int> local_ranks{};
+  bool operator==(const KillRanks&) const = default;
+};
+
 /// The console has taken more messages of ConsoleOutput, or has lost its reader.
 struct ConsoleTaken {
   int epoch = 0;
@@ -374,7 +381,7 @@ using Message =
                  AttemptCleaned, SignalReceived, PrepareAttempt, StartAttempt, SignalRanks, EndAttempt, Finish, Fence,
                  ModexRequest, ModexReply, CollectStacks, StacksCollected, ConsoleOutput, ConsoleTaken, RanksStill,
                  ObserveRanks, RanksObserved, Progress, Resting, Input, InputTaken, StepTasks, RankEndNoted, JoinTaken,
-                 NodesChange, AllocationHello, ResizeAsked, Encoded>;
+                 NodesChange, AllocationHello, ResizeAsked, KillRanks, Encoded>;
 
 /// One byte for the kind, then the fields in the order of message_fields.hpp: little-endian integers; texts, bytes and
 /// lists behind a 32-bit length; times as nanoseconds since 1970.

@@ -153,7 +153,7 @@ void Coordinator::begin_attempt(const Roster& roster) {
   phase_end_ = after(kPreparingLimit);
   outcome_ = {};
   state_ = {};
-  state_.hang = diagnostics::HangInquiry{options_.hang_report_after};
+  state_.hang = diagnostics::HangInquiry{options_.hang_report_after, options_.end_hung};
   std::set<int> known;  // members that have run before
   if (attempt_)
     std::transform(attempt_->nodes().begin(), attempt_->nodes().end(), std::inserter(known, known.end()),
@@ -178,7 +178,7 @@ void Coordinator::begin_attempt(const Roster& roster) {
       .terminal_out = options_.terminal_out,
       .terminal_err = options_.terminal_err,
       .console_window_bytes = job_console ? window : 0,
-      .still_after_ms = options_.hang_report_after.value_or(std::chrono::milliseconds(0)).count(),
+      .still_after_ms = state_.hang.looks_after().value_or(std::chrono::milliseconds(0)).count(),
       .nodes_lost = nodes_lost_,
       .input = false,
       .progress_ms = options_.progress_interval.count(),
@@ -214,6 +214,10 @@ void Coordinator::follow(const SignalOrders& orders, bool by_slurm) {
   for (const SignalOrder& order : orders) {
     if (order.target == SignalOrder::Target::stacks) {
       ask_for_stacks();
+      continue;
+    }
+    if (order.target == SignalOrder::Target::some) {
+      kill_some(order.ranks);
       continue;
     }
     const bool groups = order.target == SignalOrder::Target::groups;

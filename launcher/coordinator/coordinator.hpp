@@ -35,6 +35,7 @@ struct CoordinatorOptions {
   std::optional<std::chrono::milliseconds> timeout;            ///< of the whole job
   std::chrono::milliseconds stack_limit{0};                    ///< for reading all ranks' stacks; 0: they are not read
   std::optional<std::chrono::milliseconds> hang_report_after;  ///< see LaunchOptions
+  std::optional<std::chrono::milliseconds> end_hung;           ///< likewise
   std::vector<int> ending_signals;
   std::vector<int> forwarded_signals;
   bool torchrun_exit_codes = false;
@@ -181,6 +182,7 @@ class Coordinator {
   void handle_observed(const AttemptNode& node, const control::RanksObserved& message);
   std::set<int> nodes_with_ranks() const;
   void look_for_hang();
+  void end_hung();
   void note_end_of_hang();
   void lost(int link, const AgentLinks::Loss& loss);
   void fail_gathering(const std::string& message, int exit_status);
@@ -192,6 +194,7 @@ class Coordinator {
   void start_ranks();
   /// @param by_slurm Slurm may have sent these signals to ranks already
   void follow(const SignalOrders& orders, bool by_slurm = false);
+  void kill_some(const std::vector<int>& ranks);
   void announce_end(int signal);
   void ask_for_stacks();
   void settle_stacks();

@@ -73,6 +73,27 @@ void Coordinator::look_for_hang() {
   if (!state_.hang.complete(now)) return;
   if (const auto report = state_.hang.conclude_standstill(now))
     events_.note(fmt::format("{}: {}", report->when, without_last_newline(report->text)));
+  end_hung();
+}
+
+/// Those that the others wait for, or all, where these are not known.
+void Coordinator::end_hung() {
+  const std::vector<int>& ranks = state_.hang.to_end();
+  if (ranks.empty()) return;
+  const SignalOrders orders = attempt_->supervisor().end_hung(ranks, *options_.end_hung, clock_());
+  if (!orders.empty()) events_.note(fmt::format("killing {} (--end-hung)", format_ranks(orders.front().ranks)));
+  follow(orders);
+}
+
+void Coordinator::kill_some(const std::vector<int>& ranks) {
+  for (const AttemptNode& node : attempt_->nodes()) {
+    control::KillRanks order{.epoch = attempt_->epoch()};
+    for (const int rank : ranks) {
+      if (rank >= node.first_rank && rank < node.first_rank + node.layout.nproc)
+        order.local_ranks.push_back(rank - node.first_rank);
+    }
+    if (!order.local_ranks.empty()) links_.send(node.link, order);
+  }
 }
 
 /// The job has begun to end.

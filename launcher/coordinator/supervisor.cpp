@@ -161,6 +161,19 @@ SignalOrders Supervisor::resize(const ResizeManner& manner, Moment now) {
   return {{.target = SignalOrder::Target::workers, .signal = manner.signal}};
 }
 
+SignalOrders Supervisor::end_hung(const std::vector<int>& ranks, std::chrono::milliseconds time, Moment now) {
+  if (phase_ != Phase::running) return {};
+  SignalOrder order{.target = SignalOrder::Target::some, .signal = SIGKILL};
+  for (const int rank : ranks) {
+    if (at(rank).ended) continue;
+    at(rank).hung = time;
+    order.ranks.push_back(rank);
+  }
+  if (order.ranks.empty()) return {};
+  enter(Phase::grace, limits_.kill_patience, now);  // should none end, all are ended
+  return {std::move(order)};
+}
+
 SignalOrders Supervisor::examined(Moment now) {
   if (phase_ != Phase::examining) return {};
   return after_examination_ == Phase::killing ? kill(now) : terminate(SIGTERM, now);
@@ -208,6 +221,7 @@ RankFailure* Supervisor::failure_of(const Rank& rank) {
 
 void Supervisor::note_failure(Rank& rank, RankFailure failure, Moment now) {
   const bool first = outcome_.failures.empty();
+  failure.hung = rank.hung;
   const std::size_t place =
       !first && failure.end && is_late_cause(*failure.end, now) ? place_before_reactions() : outcome_.failures.size();
   for (Rank& other : ranks_) {

@@ -17,15 +17,17 @@
 
 namespace ddp::launcher {
 
-/// What all agents must do with all of their ranks: send a signal, or read stacks.
+/// What all agents must do with all of their ranks: send a signal, or read stacks. Or with some.
 struct SignalOrder {
   enum class Target {
     groups,   ///< the process groups of all workers
     workers,  ///< the worker processes only
     stacks,   ///< read the stacks; then comes examined()
+    some,     ///< the process groups of `ranks`
   };
   Target target;
   int signal;
+  std::vector<int> ranks{};
   bool operator==(const SignalOrder&) const = default;
 };
 using SignalOrders = std::vector<SignalOrder>;
@@ -62,6 +64,7 @@ inline constexpr std::size_t kMaxTraceBytes = std::size_t{64} << 20U;
 ///
 ///   running --first failure--> grace --failure_grace--> terminating --shutdown_timeout--> killing --> abandoned
 ///   running, grace --an ending signal to ddprun, PMIx_Abort, a lost node or --timeout--> terminating
+///   running --ranks that hang are ended--> grace
 ///   running --resize--> terminating
 ///   running --resize with a grace, or a rank that has ended for another generation--> resizing
 ///   resizing --the grace, a rank's failure, PMIx_Abort, a lost node, an ending signal or --timeout--> terminating
@@ -98,6 +101,8 @@ class Supervisor {
   /// with 0 alone are the job's success. Does nothing once a failure or anything else ends them, or all have ended. A
   /// rank that ends for another generation (RankEnd::restarts) has the effect of How::finish.
   SignalOrders resize(const ResizeManner& manner, Moment now);
+  /// These have hung for @p time and are killed, which makes them failures. Does nothing once anything ends the ranks.
+  SignalOrders end_hung(const std::vector<int>& ranks, std::chrono::milliseconds time, Moment now);
   /// Somebody else (Slurm) ends the ranks, because one has failed: what ends from now on ends on request.
   void ranks_signalled(int signal, Moment now) {
     if (may_terminate()) terminate(signal, now);
@@ -136,6 +141,7 @@ class Supervisor {
     std::optional<Stop> stop{};
     std::optional<Moment> succeeded{};     ///< when it ended with exit code 0 while the job went well
     std::optional<std::size_t> failure{};  ///< in the outcome
+    std::optional<std::chrono::milliseconds> hung{};
   };
 
   Rank& at(int rank) { return ranks_.at(static_cast<std::size_t>(rank)); }

@@ -268,6 +268,7 @@ CoordinatorOptions coordinator_options(const LaunchOptions& options, const RoleD
           .timeout = options.timeout,
           .stack_limit = kStackLimit,
           .hang_report_after = options.hang_report_after,
+          .end_hung = options.end_hung,
           .ending_signals = options.ending_signals,
           .forwarded_signals = options.forwarded_signals,
           .torchrun_exit_codes = options.torchrun_exit_codes,

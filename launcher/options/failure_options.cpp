@@ -229,6 +229,13 @@ void add_failure_options(OptionTable& table, OptionDraft& draft) {
                     const auto after = cli::parse_seconds(source, text, cli::kOneYear);
                     options.hang_report_after = after > after.zero() ? std::optional{after} : std::nullopt;
                   });
+  table.add_value("--end-hung", "SECONDS",
+                  "Kill the rank that hangs once no rank has made progress for this long, as a failure that "
+                  "--max-restarts covers (default 0: never).",
+                  [&](const auto& source, const auto& text) {
+                    const auto after = cli::parse_seconds(source, text, cli::kOneYear);
+                    options.end_hung = after > after.zero() ? std::optional{after} : std::nullopt;
+                  });
   table.add_flag("--torchrun-exit-codes", "Exit status 1 for every failure, as with torchrun.",
                  options.torchrun_exit_codes);
   table

@@ -169,9 +169,10 @@ struct LaunchOptions {
   std::optional<std::chrono::milliseconds> timeout;  ///< --timeout: the whole job may take this long
   /// --hang-report-after; nothing: no reports
   std::optional<std::chrono::milliseconds> hang_report_after = std::chrono::minutes(5);
-  std::vector<int> ending_signals;           ///< --signals-to-handle: forwarded to all ranks; they end the job
-  std::vector<int> forwarded_signals;        ///< --forward-signals: forwarded; the job continues
-  std::vector<int> handled_signals() const;  ///< both
+  std::optional<std::chrono::milliseconds> end_hung;  ///< --end-hung; nothing: ranks that hang are not ended
+  std::vector<int> ending_signals;                    ///< --signals-to-handle: forwarded to all ranks; they end the job
+  std::vector<int> forwarded_signals;                 ///< --forward-signals: forwarded; the job continues
+  std::vector<int> handled_signals() const;           ///< both
   bool torchrun_exit_codes = false;
 
   BindPolicy bind = BindPolicy::numa;

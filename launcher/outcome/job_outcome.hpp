@@ -100,6 +100,7 @@ struct RankFailure {
   std::optional<AbortCall> abort{};
   std::chrono::system_clock::time_point time{};
   RankTraces traces{};
+  std::optional<std::chrono::milliseconds> hung{};  ///< for so long; then ddprun ended it (--end-hung)
 };
 
 /// A rank that was stopped before the first failure and not resumed: probably why the others failed.

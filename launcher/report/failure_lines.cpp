@@ -16,6 +16,7 @@
 #include "base/errors.hpp"
 #include "base/process.hpp"
 #include "outcome/error_file.hpp"
+#include "report/seconds.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -37,7 +38,10 @@ void add_end(ReportLines& lines, const RankFailure& failure) {
   }
   if (failure.abort)
     lines.field("abort", fmt::format("PMIx_Abort({}): {}", failure.abort->status, failure.abort->message));
-  if (!failure.traces.oom.empty()) {
+  if (failure.hung) {
+    lines.field("hung",
+                fmt::format("no progress for {:g} s, so ddprun killed it (--end-hung)", seconds(*failure.hung)));
+  } else if (!failure.traces.oom.empty()) {
     lines.field("oom", failure.traces.oom);
   } else if (failure.end && failure.end->by_signal && failure.end->code == SIGKILL) {
     lines.field("oom", "no OOM kill was seen; 'dmesg' and 'sacct -j JOB' may show what sent SIGKILL");

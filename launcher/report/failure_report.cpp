@@ -248,6 +248,7 @@ std::string summary(const RankFailure& failure) {
   const std::string name = fmt::format("rank {} on {}", failure.name.rank, failure.name.host);
   if (failure.abort)
     return fmt::format("{} called PMIx_Abort({}): {}", name, failure.abort->status, first_line(failure.abort->message));
+  if (failure.hung) return fmt::format("{} hung for {:g} s and was killed", name, seconds(*failure.hung));
   if (!failure.end) return fmt::format("{} failed", name);
   if (failure.end->by_signal) return fmt::format("{} was ended by {}", name, base::signal_name(failure.end->code));
   return fmt::format("{} exited with {}", name, failure.end->code);

@@ -42,6 +42,7 @@ Json failure_json(const RankFailure& failure) {
   json["stderr_tail"] = text_or_null(failure.traces.stderr_tail);
   json["oom"] = text_or_null(failure.traces.oom);
   json["pmix_server"] = text_or_null(failure.traces.pmix_server);
+  json["seconds_hung"] = failure.hung ? Json(seconds(*failure.hung)) : Json(nullptr);
   json["interpreter"] = text_or_null(failure.traces.interpreter);
   json["logs"] = {{"stdout", text_or_null(failure.traces.stdout_log)},
                   {"stderr", text_or_null(failure.traces.stderr_log)}};

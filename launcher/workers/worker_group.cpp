@@ -59,6 +59,12 @@ void WorkerGroup::signal_groups(int signal) const {
   }
 }
 
+void WorkerGroup::kill_groups(const std::vector<int>& local_ranks) const {
+  for (const int local : local_ranks) {
+    if (static_cast<std::size_t>(local) < workers_.size()) ::kill(-pid(local), SIGKILL);
+  }
+}
+
 void WorkerGroup::signal_workers(int signal) const {
   for (const Worker& worker : workers_) {
     if (!worker.ended) ::kill(worker.process.pid, signal);

@@ -41,6 +41,8 @@ class WorkerGroup {
 
   /// Sends @p signal to every worker's process group, even where the worker itself has ended.
   void signal_groups(int signal) const;
+  /// Kills the process groups of these; numbers that none has are passed over.
+  void kill_groups(const std::vector<int>& local_ranks) const;
   /// Sends @p signal to the worker processes that have not ended, and not to their children.
   void signal_workers(int signal) const;
   /// Kills the groups of running workers and waits for these until @p deadline. Processes that they had detached become

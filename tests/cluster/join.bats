@@ -154,6 +154,30 @@ ends_well() {
   [[ $output == *"if that job is over, remove '$file'"* ]]
 }
 
+is_idle() { [ "$("$cluster" run sinfo -h -n "$1" -o %T)" = idle ]; }
+
+@test "a node that is set DOWN is lost; resumed, it joins by another allocation; scancel ends all" {
+  SEED=5 start salloc -Q --exclusive --no-kill -N2 "$bin/ddprun" --shutdown-timeout 3 --nnodes 1:3 "$shared/worker"
+  eventually 30 has_file
+  leader=$(ls "$shared/state/libddp/jobs" | sed 's/.*[.]//')
+  eventually 60 up 0 2
+  "$cluster" run scontrol update NodeName=n1 State=DOWN Reason=test
+  eventually 60 up 1 1
+  grep -q "^ddprun: node n1: .*; 1 of 2 nodes continues (generation 1, no restart spent)$" "$shared/out"
+  # refused where the node's slurmd has registered again meanwhile, which resumes it, too (ReturnToService=2)
+  "$cluster" run scontrol update NodeName=n1 State=RESUME || true
+  eventually 30 is_idle n1
+  join 1 -w n1
+  eventually 60 up 2 2
+  "$cluster" run scancel "$leader"
+  finish
+  [ "$status" -ne 0 ]
+  wait "${joiners[-1]}" || true
+  unset 'joiners[-1]'
+  ! has_file
+  clean
+}
+
 @test "ddp-info resize from another shell: a job's own node waits, takes part again, and leaves" {
   lead --nnodes 1:3
   resize() { "$cluster" run "$bin/ddp-info" resize "$@"; }

@@ -1,5 +1,6 @@
 #!/usr/bin/env bats
 # --hang-report-after: ddprun says by itself who hangs, once, while the job goes on; the report of a job that hung has it.
+# --end-hung: it also kills who hangs.
 
 load ../support/ddprun_jobs
 
@@ -71,13 +72,34 @@ END
   python3 -c 'import json; h = json.load(open("report.json"))["hang"]; assert h["culprits"] == [1] and h["when"] == "no progress for 1 s", h'
 }
 
-@test "several nodes judge together" {
+@test "several nodes judge together; --end-hung kills the rank that hangs, which spends a restart" {
   local port
   port=$(free_port)
+  cat >hangs_once <<END
+#!/bin/sh
+[ \$TORCHELASTIC_RESTART_COUNT = 0 ] || exit 0
+exec "$rank_program" hang sleep 3
+END
+  chmod +x hangs_once
   for node in 0 1; do
     start_agent "$node" --nnodes 2 --nproc-per-node 2 --node-rank "$node" --master-addr 127.0.0.1 --master-port "$port" \
-      --hang-report-after 1 "$rank_program" hang sleep 3
+      --hang-report-after 1 --end-hung 3 --max-restarts 1 ./hangs_once
   done
-  eventually 90 grep -q "no progress for 1 s: rank 3 is asleep in .*; ranks 0-2 wait for it in all_reduce" agent.0 ||
-    { cat agent.*; return 1; }
+  for node in 0 1; do finish_agent $node && [ "$status" -eq 0 ]; done
+  local told killed
+  told=$(grep -n "no progress for 1 s: rank 3 is asleep in .*; ranks 0-2 wait for it in all_reduce" agent.0 | cut -d: -f1)
+  killed=$(grep -n "^ddprun: killing rank 3 (--end-hung)" agent.0 | cut -d: -f1)
+  [ "$told" -lt "$killed" ]
+  agent_said 0 "rank 3 on $(hostname) hung for 3 s and was killed; restarting (restart 1 of at most 1)"
+}
+
+@test "--end-hung: a stopped rank, too; the report names it" {
+  start --nproc-per-node 3 --end-hung 1 --report-json report.json "$rank_program" hang stop 1
+  finish
+  [ "$status" -eq 137 ]
+  [[ $output == *"Root Cause (first observed failure):"*"  rank      : 1 ("*"  hung      : no progress for 1 s, so ddprun killed it (--end-hung)"* ]] ||
+    { echo "$output"; return 1; }
+  [[ $output == *"ddprun: no progress for 1 s: rank 1 is stopped"*"ddprun: no progress for 1 s: rank 1 is stopped"* ]]
+  python3 -c 'import json; r = json.load(open("report.json")); f = r["failures"][0]
+assert (f["rank"], f["seconds_hung"]) == (1, 1) and r["hang"]["culprits"] == [1], r'
 }

@@ -19,6 +19,11 @@ constexpr std::chrono::seconds kAftermath{30};
 
 }  // namespace
 
+HangInquiry::HangInquiry(std::optional<std::chrono::milliseconds> report_after,
+                         std::optional<std::chrono::milliseconds> end_after)
+    : after_(report_after && end_after ? std::min(report_after, end_after) : std::max(report_after, end_after)),
+      end_after_(end_after) {}
+
 void HangInquiry::note(int node, bool still, Time now) {
   if (still) {
     still_.insert(node);
@@ -28,11 +33,13 @@ void HangInquiry::note(int node, bool still, Time now) {
   told_ = false;
   moved_ = true;
   look_again_ = {};
+  end_due_.reset();
   if (report_ && !moved_at_) moved_at_ = now;
 }
 
 bool HangInquiry::may_be_due(Time now) const {
-  return after_ && !told_ && !asking() && now >= look_again_ && !still_.empty();
+  const bool due = !told_ || (end_due_ && now >= *end_due_);
+  return after_ && due && !asking() && now >= look_again_ && !still_.empty();
 }
 
 bool HangInquiry::is_due(const std::set<int>& nodes, Time now) const {
@@ -41,8 +48,8 @@ bool HangInquiry::is_due(const std::set<int>& nodes, Time now) const {
 
 std::optional<Deadline> HangInquiry::next_look() const {
   if (limit_) return limit_;
-  if (look_again_ == Time{} || told_) return std::nullopt;
-  return Deadline{look_again_};
+  const Time due = told_ ? end_due_.value_or(Time{}) : look_again_;
+  return due == Time{} ? std::nullopt : std::optional{Deadline{std::max(due, look_again_)}};
 }
 
 void HangInquiry::ask(std::set<int> nodes, Deadline limit) {
@@ -67,11 +74,17 @@ HangReport HangInquiry::judge(std::string when, double after_s, bool& hangs) {
   due_.clear();
   const HangVerdict verdict = judge_hang(job, after_s);
   hangs = verdict.answer != HangAnswer::nothing_hangs && !job.ranks.empty();  // they may have ended meanwhile
+  hanging_ = verdict.culprits;
+  if (hanging_.empty()) {
+    for (const RankFacts& each : job.ranks) hanging_.push_back(each.rank);
+  }
   return {.when = std::move(when), .text = hang_text(job, verdict), .json = hang_json(job, verdict)};
 }
 
 std::optional<HangReport> HangInquiry::conclude_standstill(Time now) {
-  const double after_s = std::chrono::duration<double>(*after_).count();
+  const bool ends = end_after_ && (*end_after_ <= *after_ || end_due_);
+  const double after_s = std::chrono::duration<double>(ends ? *end_after_ : *after_).count();
+  to_end_.clear();
   bool hangs = false;
   HangReport report = judge(fmt::format("no progress for {:g} s", after_s), std::min(after_s / 2, kLeastWait), hangs);
   if (!hangs) {
@@ -80,6 +93,11 @@ std::optional<HangReport> HangInquiry::conclude_standstill(Time now) {
   }
   told_ = !moved_;
   moved_at_ = moved_ ? std::optional{now} : std::nullopt;
+  if (!moved_ && end_after_ && !ends) end_due_ = now + (*end_after_ - *after_);
+  if (!moved_ && ends) {
+    end_due_.reset();
+    to_end_ = std::move(hanging_);
+  }
   report_ = report;
   return report;
 }

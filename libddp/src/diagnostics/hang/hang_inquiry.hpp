@@ -20,12 +20,17 @@ class HangInquiry {
  public:
   using Time = Deadline::Clock::time_point;
 
-  /// @param after how long ranks must stand still; nothing: standstills are not looked for.
-  explicit HangInquiry(std::optional<std::chrono::milliseconds> after = {}) : after_(after) {}
+  /// @param report_after how long ranks must stand still to be told of. @param end_after likewise, for to_end().
+  /// Nothing: never.
+  explicit HangInquiry(std::optional<std::chrono::milliseconds> report_after = {},
+                       std::optional<std::chrono::milliseconds> end_after = {});
+
+  /// How long ranks must stand still for note(): the shorter of both; nothing: standstills are not looked for.
+  std::optional<std::chrono::milliseconds> looks_after() const { return after_; }
 
   /// None of the node's ranks gets on any more, or one does again.
   void note(int node, bool still, Time now);
-  /// Some node stands still, and this has not been told.
+  /// Some node stands still, and this has not been told, or has lasted for the longer time, too.
   bool may_be_due(Time now) const;
   /// Whether all of @p nodes stand still, too.
   bool is_due(const std::set<int>& nodes, Time now) const;
@@ -44,6 +49,8 @@ class HangInquiry {
 
   /// Of a standstill: what is to be told; nothing where nothing hangs, which is then looked at again later.
   std::optional<HangReport> conclude_standstill(Time now);
+  /// By the last conclude_standstill(): ranks that have hung for long enough to be ended; without a verdict, all.
+  const std::vector<int>& to_end() const { return to_end_; }
   /// Of ranks that are about to be ended; nothing where no node has answered.
   std::optional<HangReport> conclude_end();
 
@@ -55,7 +62,11 @@ class HangInquiry {
   HangReport judge(std::string when, double after_s, bool& hangs);
 
   std::optional<std::chrono::milliseconds> after_;
+  std::optional<std::chrono::milliseconds> end_after_;
   std::set<int> still_;
+  std::optional<Time> end_due_;  ///< of a standstill that was told: when it has lasted for end_after_
+  std::vector<int> hanging_;     ///< by the last judge()
+  std::vector<int> to_end_;
   bool told_ = false;
   bool moved_ = false;  ///< since the nodes were asked
   Time look_again_{};

@@ -27,6 +27,8 @@ inline std::string describe(const control::Message& message) {
     text += taken->spare ? " as a spare" : "";
   } else if (const auto* change = std::get_if<control::NodesChange>(&message)) {
     text += fmt::format(" {}{}", change->waiting, change->pending ? " pending" : "");
+  } else if (const auto* kill = std::get_if<control::KillRanks>(&message)) {
+    text += fmt::format(" {}", fmt::join(kill->local_ranks, ","));
   } else if (const auto* finish = std::get_if<control::Finish>(&message)) {
     text += fmt::format(" {}", finish->exit_status);
   }

@@ -54,6 +54,11 @@ class CoordinatorHang : public testing::Test, protected CoordinatorJob {
     observed(0, {facts_of(0, false), facts_of(1, false)});
     observed(1, {facts_of(2, false), facts_of(3, somebody)});
   }
+  /// Rank 3 has got SIGKILL.
+  void killed() {
+    const RankEnd end{.code = SIGKILL, .by_signal = true, .core_dumped = false};
+    say(1, control::RankEnded{.epoch = 0, .local_rank = 1, .end = end});
+  }
   /// @return of the whole job, which has ended
   const JobOutcome& end_job(int code = 1) {
     end_ranks(0, code);
@@ -119,6 +124,75 @@ TEST_F(CoordinatorHang, WhereNothingHangsNothingIsToldAndItLooksAgainLater) {
   EXPECT_THAT(heard_texts(0), IsEmpty());
   pass(1s);
   EXPECT_THAT(heard_texts(0), ElementsAre("ObserveRanks"));
+}
+
+TEST_F(CoordinatorHang, ARankThatHangsForTooLongIsKilledWhichSpendsARestart) {
+  options.end_hung = 600s;
+  options.membership.max_restarts = 1;
+  run();
+  hang();
+  pass(539s);
+  EXPECT_THAT(heard_texts(1), IsEmpty()) << "told after 60 s, but not ended yet";
+  ASSERT_TRUE(coordinator().next_deadline());
+  pass(1s);
+  EXPECT_THAT(heard_texts(1), ElementsAre("ObserveRanks")) << "it may be another by now";
+  observed(0, {facts_of(0, false), facts_of(1, false)});
+  observed(1, {facts_of(2, false), facts_of(3, true)});
+  ASSERT_EQ(notes.size(), 3U);
+  EXPECT_THAT(notes[1], StartsWith("no progress for 600 s: rank 3 is asleep"));
+  EXPECT_EQ(notes[2], "killing rank 3 (--end-hung)");
+  EXPECT_THAT(heard_texts(1), ElementsAre("KillRanks 1"));
+  EXPECT_THAT(heard_texts(0), ElementsAre("ObserveRanks"));
+  killed();
+  EXPECT_THAT(heard_texts(0), ElementsAre("SignalRanks SIGTERM groups", "SignalRanks SIGCONT groups"));
+  end_job(143);
+  EXPECT_THAT(restarts, ElementsAre("attempt 0, restart 1"));
+  EXPECT_EQ(coordinator().restarts_used(), 1);
+}
+
+TEST_F(CoordinatorHang, TheShorterTimeIsLookedAtAndAKilledRankIsTheCause) {
+  options.end_hung = 20s;
+  connect();
+  connect();
+  say(0, hello("a"));
+  say(1, hello("b"));
+  EXPECT_EQ(heard_one<control::PrepareAttempt>(0).still_after_ms, 20'000);
+  for (const int link : {1, 0}) say(link, control::AttemptPrepared{.epoch = 0, .store_port = 29500});
+  hang();
+  EXPECT_THAT(notes, ElementsAre(StartsWith("no progress for 20 s: rank 3"), "killing rank 3 (--end-hung)"));
+  say(0, rank_ended(0, 1));  // by the loss of rank 3, of whom nothing is known yet
+  killed();
+  const JobOutcome& outcome = end_job();
+  ASSERT_FALSE(outcome.failures.empty());
+  EXPECT_EQ(outcome.failures.front().name.rank, 3);
+  EXPECT_EQ(outcome.failures.front().hung, 20s);
+  ASSERT_TRUE(outcome.hang);
+  EXPECT_EQ(outcome.hang->when, "no progress for 20 s");
+}
+
+TEST_F(CoordinatorHang, WhereNobodyCanBeNamedAllAreKilledAndOneThatDoesNotEndIsNotWaitedFor) {
+  options.end_hung = 60s;
+  run();
+  hang(false);
+  EXPECT_THAT(heard_texts(0), ElementsAre("KillRanks 0,1"));
+  EXPECT_THAT(heard_texts(1), ElementsAre("KillRanks 0,1"));
+  pass(11s);
+  EXPECT_THAT(heard_texts(0), ElementsAre("SignalRanks SIGTERM groups", "SignalRanks SIGCONT groups"));
+}
+
+TEST_F(CoordinatorHang, ARankThatGetsOnAgainIsNotKilled) {
+  options.end_hung = 600s;
+  run();
+  hang();
+  still(1, false);
+  pass(1h);
+  still(1);
+  forget_all();
+  observed(0, {facts_of(0, false), facts_of(1, false)});
+  still(1, false);
+  observed(1, {facts_of(2, false), facts_of(3, true)});
+  pass(1h);
+  EXPECT_THAT(heard_texts(1), IsEmpty()) << "it began to move while all were asked";
 }
 
 TEST(HangInquiry, AStandstillThatIsOverOnceAllHaveAnsweredIsNotLookedAtAgain) {

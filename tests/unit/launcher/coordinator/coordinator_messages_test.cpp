@@ -59,7 +59,8 @@ std::vector<control::Message> messages(int epoch) {
           control::JoinTaken{.spare = true},
           control::NodesChange{.epoch = epoch, .waiting = 1},
           control::AllocationHello{.allocation = "8", .host = "a"},
-          control::ResizeAsked{.nodes = 1, .host = "a"}};
+          control::ResizeAsked{.nodes = 1, .host = "a"},
+          control::KillRanks{.epoch = epoch, .local_ranks = {1}}};
 }
 
 struct Answer {

@@ -561,27 +561,6 @@ TEST(CoordinatorResize, AHostLeavesWhereAUserWantsIt) {
   EXPECT_THAT(job.heard_texts(1), ElementsAre("Finish 0"));
 }
 
-TEST(CoordinatorResize, AllNodesOfAHostLeaveOrNone) {
-  for (const bool enough : {true, false}) {
-    CoordinatorJob job;
-    job.options.membership.min_nodes = enough ? 1 : 2;
-    job.options.membership.max_nodes = 3;
-    for (const int link : {0, 1, 2}) {
-      job.connect();
-      job.say(link, of_allocation("7", link == 0 ? "a" : "b", link));
-    }
-    for (const int link : {2, 1, 0}) job.say(link, control::AttemptPrepared{.epoch = 0, .store_port = 29500});
-    job.forget_all();
-    EXPECT_EQ(ask(job, 0, "b").message, enough ? "b is to leave" : "too few nodes would be left for --nnodes=2:3");
-    EXPECT_EQ(job.heard_texts(0), enough ? end_of_ranks(0) : Texts{}) << "one of two could leave, but is not asked to";
-    if (!enough) continue;
-    for (const int link : {0, 1, 2}) job.end_ranks(link, 143);
-    job.forget_all();
-    for (const int link : {0, 1, 2}) job.say(link, kCleaned);
-    EXPECT_EQ(job.goings.back(), "generation 1: 1 of 3, by ddp-info resize on h, without b, b");
-  }
-}
-
 TEST(CoordinatorResize, AnImpossibleNumberOfNodesIsRefusedAndChangesNothing) {
   CoordinatorJob job;
   run_open(job, 3, 2);

@@ -15,6 +15,8 @@ TEST(FailureOptions, TimesAndRestarts) {
   EXPECT_EQ(options.hang_report_after, std::chrono::milliseconds(500));
   EXPECT_EQ(parse({"p"}).hang_report_after, std::chrono::minutes(5));
   EXPECT_FALSE(parse({"--hang-report-after", "0", "p"}).hang_report_after);
+  EXPECT_EQ(parse({"--end-hung", "600", "p"}).end_hung, std::chrono::minutes(10));
+  EXPECT_FALSE(parse({"p"}).end_hung);
   for (const Words& words :
        {Words{"--max-restarts=-1", "p"}, Words{"--max-restarts", "1.5", "p"}, Words{"--timeout", "0", "p"},
         Words{"--timeout", "0.0001", "p"}, Words{"--timeout", "nan", "p"}, Words{"--hang-report-after", "-1", "p"},

@@ -137,6 +137,17 @@ TEST(FailureReport, WithoutAnOomKillSigkillSaysWhereToLook) {
   EXPECT_THAT(format_failure_report(outcome, kContext), Not(HasSubstr("oom")));
 }
 
+TEST(FailureReport, ARankThatHungSaysSoInsteadOfHintsAtSigkill) {
+  JobOutcome outcome;
+  outcome.failures = {failure(1, SIGKILL, true)};
+  outcome.failures[0].hung = std::chrono::milliseconds(90'500);
+  const std::string text = format_failure_report(outcome, kContext);
+  EXPECT_THAT(text, HasSubstr("  hung      : no progress for 90.5 s, so ddprun killed it (--end-hung)\n"));
+  EXPECT_THAT(text, Not(HasSubstr("oom")));
+  EXPECT_THAT(format_restart_line(outcome, 0, 1, 3),
+              HasSubstr("attempt 0 failed: rank 1 on node1 hung for 90.5 s and was killed; restarting"));
+}
+
 TEST(FailureReport, TheInterpreterIsNamedWhereAModuleIsMissing) {
   JobOutcome outcome;
   outcome.failures = {failure(0, 1)};

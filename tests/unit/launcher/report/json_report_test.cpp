@@ -57,6 +57,7 @@ TEST(JsonReport, AFailureWithAllItsTraces) {
       .oom = "oom sentence",
       .pmix_server = "pmix sentence",
       .stdout_log = "/logs/1/stdout.log"};
+  outcome.failures[0].hung = milliseconds(60'500);
   const json document = report(outcome);
   EXPECT_EQ(document["success"], false);
   EXPECT_EQ(document["exit_status"], 85);
@@ -77,6 +78,7 @@ TEST(JsonReport, AFailureWithAllItsTraces) {
             {"stderr_tail", "last\n"},
             {"oom", "oom sentence"},
             {"pmix_server", "pmix sentence"},
+            {"seconds_hung", 60.5},
             {"interpreter", nullptr},
             {"logs", {{"stdout", "/logs/1/stdout.log"}, {"stderr", nullptr}}}}));
   const json& second = document["failures"][1];
