@@ -39,12 +39,37 @@ bool is_address(const std::string& host) {
   return ::inet_pton(AF_INET, host.c_str(), &address) == 1 || ::inet_pton(AF_INET6, host.c_str(), &address) == 1;
 }
 
+std::vector<std::string> fill_agent_command(std::vector<std::string> words, const std::string& host,
+                                            const std::string& shell_command, const std::string& ddprun) {
+  bool has_host = false;
+  bool has_command = false;
+  const auto fill = [](std::string& word, std::string_view place, const std::string& text) {
+    const auto at = word.find(place);
+    if (at != std::string::npos) word.replace(at, place.size(), text);
+    return at != std::string::npos;
+  };
+  for (std::string& word : words) {
+    // A host's name has no braces, so that the rest of a word is still the template's.
+    has_command = fill(word, kCommandPlace, shell_command) || has_command;
+    has_host = fill(word, kHostPlace, host) || has_host;
+  }
+  if (!has_host) words.push_back(host);
+  if (has_command) return words;
+  if (ddprun.empty()) return words.push_back(shell_command), words;
+  words.insert(words.end(), {ddprun, kAgentWord});
+  return words;
+}
+
 std::string describe(const std::string& program, const base::ProcessEnd& end) {
   return end.by_signal ? fmt::format("{} was ended by {}", program, base::signal_name(end.code))
                        : fmt::format("{} ended with exit code {}", program, end.code);
 }
 
 }  // namespace
+
+const std::string& starter(const LaunchOptions& options) {
+  return (options.agent_command.empty() ? options.ssh_command : options.agent_command).front();
+}
 
 bool is_this_host(const std::string& host) {
   const std::string own = base::host_name();
@@ -62,8 +87,10 @@ void settle_single_host(LaunchOptions& options, RoleDecision& role) {
   role = {.role = LaunchRole::alone, .reason = "the host list names this host alone", .nodes = role.nodes};
 }
 
-std::vector<std::string> agent_ssh_command(const LaunchOptions& options, const std::string& host,
-                                           const std::string& ddprun) {
+std::vector<std::string> agent_start_command(const LaunchOptions& options, const std::string& host,
+                                             const std::string& ddprun) {
+  const std::string shell_command = fmt::format("exec {} {}", shell_quoted(ddprun), kAgentWord);
+  if (!options.agent_command.empty()) return fill_agent_command(options.agent_command, host, shell_command, ddprun);
   std::vector<std::string> command = options.ssh_command;
   for (const char* word : {"-T", "-x", "-o", "BatchMode=yes"}) command.emplace_back(word);
   // A master that ssh leaves behind would keep our pipes open. An existing one is used.
@@ -74,15 +101,18 @@ std::vector<std::string> agent_ssh_command(const LaunchOptions& options, const s
     command.push_back(std::to_string(*options.ssh_port));
   }
   command.push_back(host);
-  command.push_back(fmt::format("exec {} {}", shell_quoted(ddprun), kAgentWord));
+  command.push_back(shell_command);
   return command;
 }
 
-std::string hint_for_ssh_end(const std::string& host, int status, const std::string& last_line,
-                             const std::string& ddprun) {
+std::string hint_for_ssh_end(const LaunchOptions& options, const std::string& host, int status,
+                             const std::string& last_line, const std::string& ddprun) {
   const auto says = [&](const char* words) { return last_line.find(words) != std::string::npos; };
   if (status == kNotFound || status == kNotExecutable)
     return fmt::format("install the same libddp on all hosts: {} must be there", ddprun);
+  if (!options.agent_command.empty())
+    return fmt::format("try 'echo works | {}'",
+                       fmt::join(fill_agent_command(options.agent_command, host, "cat", ""), " "));
   if (status != kSshFailed) return {};
   if (says("Permission denied") || says("Too many authentication failures"))
     return fmt::format("ssh must log in without a password: set up a key, then try 'ssh -o BatchMode=yes {} true'",
@@ -110,7 +140,7 @@ HostAgents::HostAgents(stream::EventLoop& loop, const LaunchOptions& options, st
     host.here = host.entry.here || is_this_host(host.entry.name);
   }
   if (std::any_of(hosts_.begin(), hosts_.end(), [](const Host& host) { return !host.here; }))
-    ssh_path_ = find_program(options_.ssh_command.front(), environment.raw("PATH").value_or("/bin:/usr/bin"));
+    ssh_path_ = find_program(starter(options_), environment.raw("PATH").value_or("/bin:/usr/bin"));
   start_more();
 }
 
@@ -135,8 +165,8 @@ void HostAgents::start(std::size_t index) {
   ::fcntl(host.input.get(), F_SETFL, O_NONBLOCK);
   const base::UniqueFd words = words_.open(index);
   if (options_.verbose) words_.show(index);
-  std::vector<std::string> command =
-      host.here ? std::vector<std::string>{ddprun_, kAgentWord} : agent_ssh_command(options_, host.entry.name, ddprun_);
+  std::vector<std::string> command = host.here ? std::vector<std::string>{ddprun_, kAgentWord}
+                                               : agent_start_command(options_, host.entry.name, ddprun_);
   host.process = start_launcher({.path = host.here ? ddprun_ : ssh_path_,
                                  .words = std::move(command),
                                  .environment = environment_,
@@ -195,7 +225,7 @@ std::string HostAgents::awaited() const {
   }
   const std::size_t more = names.size() - std::min(names.size(), kMostNames);
   names.resize(names.size() - more);
-  return fmt::format("{} starts ddprun on {}{}", options_.ssh_command.front(), fmt::join(names, ", "),
+  return fmt::format("{} starts ddprun on {}{}", starter(options_), fmt::join(names, ", "),
                      more > 0 ? fmt::format(" and {} more", more) : "");
 }
 
@@ -212,8 +242,8 @@ void HostAgents::process_ended(std::size_t index) {
     const base::ProcessEnd end = host.process.end().value_or(base::ProcessEnd{});
     const std::string& name = host.entry.name;
     const std::string said = words_.last_line(index);
-    const std::string program = host.here ? "ddprun's agent" : options_.ssh_command.front();
-    const std::string hint = host.here ? "" : hint_for_ssh_end(name, end.shell_status(), said, ddprun_);
+    const std::string program = host.here ? "ddprun's agent" : starter(options_);
+    const std::string hint = host.here ? "" : hint_for_ssh_end(options_, name, end.shell_status(), said, ddprun_);
     give_up(index, describe(program, end) + (said.empty() ? "" : ": ") + said, hint);
   }
 }
@@ -271,7 +301,7 @@ void HostAgents::time_passed() {
           "log in there and see what is slow");
     } else {
       host.limit.reset();
-      const std::string program = host.here ? "ddprun's agent" : options_.ssh_command.front();
+      const std::string program = host.here ? "ddprun's agent" : starter(options_);
       events_.left(static_cast<std::int64_t>(index),
                    describe(program, host.process.end().value_or(base::ProcessEnd{})));
     }

@@ -43,14 +43,18 @@ bool is_this_host(const std::string& host);
 /// of ranks from the list.
 void settle_single_host(LaunchOptions& options, RoleDecision& role);
 
-/// ssh's command line for @p host: no terminal, no question.
-/// @param ddprun the file to execute there
-std::vector<std::string> agent_ssh_command(const LaunchOptions& options, const std::string& host,
-                                           const std::string& ddprun);
+/// The program that starts agents: ssh's, or that of --agent-command.
+const std::string& starter(const LaunchOptions& options);
 
-/// What to do where ssh has ended with @p status, and has said @p last_line, before there was an agent on @p host.
-std::string hint_for_ssh_end(const std::string& host, int status, const std::string& last_line,
-                             const std::string& ddprun);
+/// The command line for @p host: of ssh without terminal and questions, or --agent-command.
+/// @param ddprun the file to execute there
+std::vector<std::string> agent_start_command(const LaunchOptions& options, const std::string& host,
+                                             const std::string& ddprun);
+
+/// What to do where ssh, or what stands for it, has ended with @p status, and has said @p last_line, before there was
+/// an agent on @p host.
+std::string hint_for_ssh_end(const LaunchOptions& options, const std::string& host, int status,
+                             const std::string& last_line, const std::string& ddprun);
 
 struct HostAgentLimits {
   std::size_t at_once = 64;  ///< hosts whose agents are being started at the same time

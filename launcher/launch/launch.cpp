@@ -160,7 +160,8 @@ class Process {
     Rendezvous rendezvous =
         role_.role == LaunchRole::frontend_agent ? meet_as_frontend_agent(environment_, deadline)
         : role_.role == LaunchRole::step_agent
-            ? meet_in_step(environment_, step_addresses(network_.addresses, options_, environment_), deadline)
+            ? meet_in_step(role_, environment_,
+                           step_addresses(network_.addresses, role_.task == 0, options_, environment_), deadline)
             : meet_at_endpoint(options_, environment_, began);
     order_ = rendezvous.order;
     if (rendezvous.listener) {
@@ -390,7 +391,7 @@ class Process {
     } else if (hosts_) {
       hosts_->stop();
       end_launchers(loop_, *coordinator_,
-                    {.name = "ssh",
+                    {.name = starter(options_),
                      .ended = [this] { return hosts_->ended(); },
                      .end = [this](Deadline deadline) { hosts_->end(deadline); }});
       hosts_->finish_words(Deadline::after(readers_keep_up() ? kWordsPatience : coordinator_->drain_time()));
@@ -429,7 +430,10 @@ class Process {
 int launch(LaunchOptions options, base::Environment environment, const std::vector<std::string>& arguments) {
   if (!options.join.empty()) return join_job(options, environment);
   if (std::string remark = unite_hosts(options.hosts); !remark.empty()) options.notices.push_back(std::move(remark));
-  RoleDecision role = decide_role(options, environment);
+  std::optional<base::EngineTask> task;
+  if (!environment.has(kAgentVariable) && !options.standalone && options.hosts.empty())
+    task = task_of_engine(environment, Deadline::after(options.rendezvous.join_timeout));
+  RoleDecision role = decide_role(options, environment, task);
   settle_single_host(options, role);
   for (const std::string& setting : options.given_settings) {
     if (role.elastic()) break;
@@ -441,7 +445,9 @@ int launch(LaunchOptions options, base::Environment environment, const std::vect
   // A frontend's host may lack what the nodes have.
   if (role.role != LaunchRole::frontend || role.by_hosts) {
     const std::string remark = leave_missing_temporary_folder(environment);
-    const bool first = environment.number("SLURM_PROCID").value_or(role.by_hosts ? -1 : 0) == 0;
+    const bool first = role.role == LaunchRole::step_agent
+                           ? role.task == 0
+                           : environment.number("SLURM_PROCID").value_or(role.by_hosts ? -1 : 0) == 0;
     if (first && !remark.empty()) say(fmt::format("{}: {}", base::host_name(), remark));
   }
   // A frontend has already logged it for its agents.

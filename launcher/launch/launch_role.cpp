@@ -20,6 +20,7 @@
 #include "base/log.hpp"
 #include "base/slurm_step.hpp"
 #include "base/torchrun_environment.hpp"
+#include "kvs/pmi_store.hpp"
 #include "options/host_list.hpp"
 #include "outcome/exit_error.hpp"
 
@@ -37,6 +38,30 @@ namespace {
 std::string range_text(const NodeRange& nodes) {
   return nodes.min == nodes.max ? fmt::format("{}", nodes.max) : fmt::format("{}:{}", nodes.min, nodes.max);
 }
+
+bool has_pmi(const base::Environment& environment) {
+  return environment.has("PMIX_NAMESPACE") || kvs::pmi_version(environment) != 0;
+}
+
+/// Whether the PMI of this process is Slurm's, or Slurm alone started it: another engine's daemons may be a step's
+/// tasks.
+bool slurm_started(const base::SlurmStep& step, const base::Environment& environment) {
+  if (!step.is_task() || !step.num_tasks) return false;
+  if (const auto name = environment.raw("PMIX_NAMESPACE")) return *name == "slurm.pmix." + step.name;
+  return kvs::pmi_version(environment) != 1;
+}
+
+/// The tasks that a launcher started, this process among them, and its words for them.
+struct Tasks {
+  std::string job;   ///< "this Slurm step"
+  std::string here;  ///< empty: one task on each node; else how many: "2(x3),1"
+  int count = 1;
+  std::int64_t rank = -1;
+  bool pmi = false;
+  std::string more_nodes;  ///< how to start a task on each of several nodes
+  std::string pmi_hint;
+  std::string engine{};  ///< empty: Slurm
+};
 
 /// "2(x3),1" has several tasks per node.
 bool one_task_per_node(const base::SlurmStep& step, int tasks) {
@@ -64,50 +89,75 @@ bool names_rendezvous(const LaunchOptions& options) {
   return !rendezvous.endpoint_host.empty() || rendezvous.master_addr_given || rendezvous.node_rank.has_value();
 }
 
-RoleDecision decide_in_step(const LaunchOptions& options, const base::Environment& environment,
-                            const base::SlurmStep& step, int tasks) {
+Tasks tasks_of(const base::SlurmStep& step, const LaunchOptions& options, const base::Environment& environment) {
+  const int count = step.num_tasks.value_or(1);
+  return {
+      .job = "this Slurm step",
+      .here = one_task_per_node(step, count) ? "" : step.tasks_per_node,
+      .count = count,
+      .rank = step.rank.value_or(-1),
+      .pmi = has_pmi(environment),
+      .more_nodes = fmt::format("srun --nodes={} --ntasks-per-node=1 ddprun ...", options.nodes.max + options.spares),
+      .pmi_hint =
+          "start it with srun --mpi=pmix (or --mpi=pmi2), or call ddprun without srun: it starts its agents itself"};
+}
+
+Tasks tasks_of(const base::EngineTask& task, const base::Environment& environment) {
+  return {.job = fmt::format("this job of {}", task.engine),
+          .here = task.tasks_here.value_or(1) == 1 ? "" : fmt::format("{} here", *task.tasks_here),
+          .count = task.tasks.value_or(1),
+          .rank = task.rank.value_or(-1),
+          .pmi = has_pmi(environment) && task.rank.has_value(),
+          .more_nodes = "one task on each node, as with mpiexec -ppn 1, mpirun --map-by ppr:1:node or flux run -N",
+          .pmi_hint = fmt::format("start it with {}", task.pmi_command),
+          .engine = std::string(task.engine)};
+}
+
+RoleDecision decide_in_step(const LaunchOptions& options, const Tasks& step) {
+  const int tasks = step.count;
   const NodeRange one{.min = 1, .max = 1};
   if (tasks == 1 || (options.nodes_given && options.nodes.max + options.spares == 1)) {
     if (options.spares > 0 || (options.nodes_given && options.nodes.min > 1)) {
       if (names_rendezvous(options))
         return {.role = LaunchRole::endpoint,
-                .reason = "the step has one task, and the options name a rendezvous",
+                .reason = "it is the only task, and the options name a rendezvous",
                 .nodes = options.nodes,
                 .spares = options.spares};
       reject(options.nodes_given
-                 ? fmt::format("--nnodes={} was given, but this Slurm step has one task", range_text(options.nodes))
-                 : fmt::format("--spares={} was given, but this Slurm step has one task", options.spares),
-             fmt::format("start ddprun on each node: srun --nodes={} --ntasks-per-node=1 ddprun ...",
-                         options.nodes.max + options.spares));
+                 ? fmt::format("--nnodes={} was given, but {} has one task", range_text(options.nodes), step.job)
+                 : fmt::format("--spares={} was given, but {} has one task", options.spares, step.job),
+             "start ddprun on each node: " + step.more_nodes);
     }
     return {.role = LaunchRole::alone, .reason = "the task's ranks are all on this host", .nodes = one};
   }
-  const bool pmi = environment.has("PMIX_NAMESPACE") || environment.has("PMI_FD");
   const int ranked = tasks - options.spares;
   const bool same_nodes = !options.nodes_given || (options.nodes.min <= ranked && ranked <= options.nodes.max);
-  if (names_rendezvous(options) && (!pmi || !same_nodes))
+  if (names_rendezvous(options) && (!step.pmi || !same_nodes))
     return {.role = LaunchRole::endpoint,
             .reason = "the options name a rendezvous",
             .nodes = options.nodes,
             .spares = options.spares};
-  if (!one_task_per_node(step, tasks)) {
-    reject(fmt::format("this Slurm step has {} tasks, several on a node ({})", tasks, step.tasks_per_node),
-           "ddprun starts the ranks of a node itself: srun --ntasks-per-node=1 ddprun --nproc-per-node=N ... (or "
-           "--standalone for a job of its own in each task)");
+  if (!step.here.empty()) {
+    reject(
+        fmt::format("{} has {} tasks, several on a node ({})", step.job, tasks, step.here),
+        fmt::format("ddprun starts the ranks of a node itself: {} (or --standalone for a job of its own in each task)",
+                    step.engine.empty() ? "srun --ntasks-per-node=1 ddprun --nproc-per-node=N ..."
+                                        : step.more_nodes + ", with ddprun --nproc-per-node=N"));
   }
-  const NodeRange nodes = nodes_among(options, tasks, "this Slurm step has", "node");
+  const NodeRange nodes = nodes_among(options, tasks, step.job + " has", "node");
   if (!same_nodes) {
-    reject(fmt::format("--nnodes={} was given, but this Slurm step has {} nodes", range_text(options.nodes), tasks),
+    reject(fmt::format("--nnodes={} was given, but {} has {} nodes", range_text(options.nodes), step.job, tasks),
            "leave out --nnodes, or start as many tasks");
   }
-  if (!pmi) {
-    reject(fmt::format("this Slurm step has {} tasks but no PMI, so its agents cannot find each other", tasks),
-           "start it with srun --mpi=pmix (or --mpi=pmi2), or call ddprun without srun: it starts its agents itself");
-  }
+  if (!step.pmi)
+    reject(fmt::format("{} has {} tasks but no PMI, so its agents cannot find each other", step.job, tasks),
+           step.pmi_hint);
   return {.role = LaunchRole::step_agent,
-          .reason = fmt::format("this is a Slurm step with a task on each of {} nodes", tasks),
+          .reason = fmt::format("{} has a task on each of {} nodes", step.job, tasks),
           .nodes = nodes,
-          .spares = options.spares};
+          .spares = options.spares,
+          .task = step.rank,
+          .engine = step.engine};
 }
 
 /// Whether this allocation is heterogeneous; one made inside a task of a heterogeneous job inherits its variables.
@@ -189,7 +239,8 @@ RoleDecision decide_by_hosts(const LaunchOptions& options, const base::SlurmStep
 
 }  // namespace
 
-RoleDecision decide_role(const LaunchOptions& options, const base::Environment& environment) {
+RoleDecision decide_role(const LaunchOptions& options, const base::Environment& environment,
+                         const std::optional<base::EngineTask>& task) {
   const NodeRange one{.min = 1, .max = 1};
   if (environment.has(kAgentVariable)) {
     const bool by_hosts = environment.has(kAgentHostVariable);
@@ -201,8 +252,14 @@ RoleDecision decide_role(const LaunchOptions& options, const base::Environment& 
   if (options.standalone) return {.role = LaunchRole::alone, .reason = "--standalone was given", .nodes = one};
   const auto step = base::SlurmStep::read(environment);
   if (!options.hosts.empty()) return decide_by_hosts(options, step);
-  if (step.is_task() && step.num_tasks && !base::is_torchrun_worker(environment))
-    return decide_in_step(options, environment, step, *step.num_tasks);
+  const bool in_step = step.is_task() && step.num_tasks && !base::is_torchrun_worker(environment);
+  if (task && !slurm_started(step, environment) && (has_pmi(environment) || !in_step)) {
+    if (!task->tasks || !task->rank)
+      reject(fmt::format("{} does not say which of how many tasks this is", task->engine),
+             "keep its variables (Hydra: without -pmi-port), or give --standalone for a job in each task");
+    return decide_in_step(options, tasks_of(*task, environment));
+  }
+  if (in_step) return decide_in_step(options, tasks_of(step, options, environment));
   const bool several = options.nodes.max + options.spares > 1;
   if (several && names_rendezvous(options))
     return {.role = LaunchRole::endpoint,

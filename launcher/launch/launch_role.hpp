@@ -1,10 +1,13 @@
 // What this ddprun is: frontend, agent, alone or inside a step, and what its job is called.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/env_table.hpp"
+#include "base/launch_engine.hpp"
 #include "coordinator/coordinator.hpp"
 #include "options/launch_options.hpp"
 
@@ -16,7 +19,7 @@ enum class LaunchRole {
   alone,           ///< all ranks on this host
   frontend,        ///< starts an agent on each node, with srun in a Slurm allocation or by a host list, and leads them
   frontend_agent,  ///< started by a frontend
-  step_agent,      ///< a task of a Slurm step with one task on each node; they meet through PMI
+  step_agent,      ///< a task of Slurm or another engine, one on each node; they meet through PMI
   endpoint,        ///< one of several, started by hand, that meet at a host and port
 };
 
@@ -35,7 +38,9 @@ struct RoleDecision {
   /// Of a frontend: how many of them are on nodes of each component of the allocation, of which only heterogeneous
   /// ones have several.
   std::vector<int> components = {};
-  bool by_hosts = false;  ///< of a frontend and its agents: by a host list
+  bool by_hosts = false;   ///< of a frontend and its agents: by a host list
+  std::int64_t task = -1;  ///< of a step_agent: its rank among them
+  std::string engine{};    ///< of a step_agent: who started it; empty: Slurm
 };
 
 /// The variable that tells agents where their frontend is.
@@ -45,7 +50,9 @@ inline constexpr const char* kAgentVariable = "DDPRUN_AGENT";
 /// an allocation; within a step, its PMI wins over them where it describes the same nodes. A worker of another launcher
 /// (TORCHELASTIC_RUN_ID) starts jobs on its host only. Throws ExitError(kExitUsage) where Slurm and the options
 /// disagree, for steps with several tasks on a node, and for those that have no PMI.
-RoleDecision decide_role(const LaunchOptions& options, const base::Environment& environment);
+/// @param task of another engine than Slurm, with the number of tasks
+RoleDecision decide_role(const LaunchOptions& options, const base::Environment& environment,
+                         const std::optional<base::EngineTask>& task);
 
 /// The number of nodes of each component of the allocation. Throws ExitError(kExitUsage) where a component's is
 /// missing.

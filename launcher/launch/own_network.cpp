@@ -318,9 +318,8 @@ std::vector<std::string> frontend_addresses(const LaunchOptions& options, bool b
   return coordinator_addresses(own_network("", others.front(), without_names).addresses, others);
 }
 
-std::vector<std::string> step_addresses(const std::vector<std::string>& own, const LaunchOptions& options,
+std::vector<std::string> step_addresses(const std::vector<std::string>& own, bool leads, const LaunchOptions& options,
                                         const base::Environment& environment) {
-  const bool leads = environment.number("SLURM_PROCID").value_or(-1) == 0;
   if (!leads || !options.local_addr.empty()) return own;
   return coordinator_addresses(own, other_nodes(environment).value_or(std::vector<std::string>{}));
 }

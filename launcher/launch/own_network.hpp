@@ -99,8 +99,8 @@ std::vector<std::string> coordinator_addresses(const std::vector<std::string>& o
 std::vector<std::string> frontend_addresses(const LaunchOptions& options, bool by_hosts,
                                             const base::Environment& environment);
 
-/// Of a step's first task, which leads; the others get @p own: of OwnNetwork, by --local-addr where it is given.
-std::vector<std::string> step_addresses(const std::vector<std::string>& own, const LaunchOptions& options,
+/// Of a step's first task, which @p leads; the others get @p own: of OwnNetwork, by --local-addr where it is given.
+std::vector<std::string> step_addresses(const std::vector<std::string>& own, bool leads, const LaunchOptions& options,
                                         const base::Environment& environment);
 
 }  // namespace ddp::launcher

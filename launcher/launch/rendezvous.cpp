@@ -9,7 +9,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstdio>
 #include <exception>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <random>
@@ -29,7 +31,7 @@
 #include "base/process.hpp"
 #include "base/socket.hpp"
 #include "cli/option_values.hpp"
-#include "kvs/pmi2_store.hpp"
+#include "kvs/pmi_store.hpp"
 #include "kvs/pmix_store.hpp"
 #include "launch/own_network.hpp"
 #include "launch/waiting_hint.hpp"
@@ -177,7 +179,7 @@ constexpr std::chrono::seconds kChildPatience{5};
 std::unique_ptr<KeyValueStore> connect_step(const base::Environment& environment, Deadline deadline) {
   if (environment.has("PMIX_NAMESPACE"))
     return std::make_unique<kvs::PmixStore>(std::make_unique<kvs::PmixSession>(environment, deadline));
-  return std::make_unique<kvs::Pmi2Store>(environment.number("PMI_FD").value(), deadline);
+  return kvs::connect_pmi(kvs::pmi_version(environment), environment, deadline);
 }
 
 /// Returns the child's message: '+' and the rendezvous point, or '-' and an error's text.
@@ -200,10 +202,9 @@ std::string exchange(const base::Environment& environment, const std::string& ow
   }
 }
 
-[[noreturn]] void run_child(const base::Environment& environment, const std::string& own_point, int pipe,
-                            Deadline deadline) {
+[[noreturn]] void run_child(const std::function<std::string()>& ask, int pipe) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  const std::string answer = exchange(environment, own_point, deadline);
+  const std::string answer = ask();
   std::string_view rest = answer;
   while (!rest.empty()) {
     const ssize_t size = ::write(pipe, rest.data(), rest.size());
@@ -225,36 +226,55 @@ std::string read_all(int fd, Deadline deadline) {
   return text;
 }
 
+/// A process that is PMI's client in place of this one, which will be a server of PMIx. Killed at the end, in case it
+/// hangs inside a library.
+class PmiChild {
+ public:
+  PmiChild(const std::string& attempted, Deadline deadline, const std::function<std::string()>& ask)
+      : deadline_(deadline) {
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC) != 0) throw base::system_error(attempted, errno);
+    answer_.reset(ends[0]);
+    const base::UniqueFd child_end{ends[1]};
+    const pid_t pid = ::fork();
+    if (pid == 0) run_child(ask, child_end.get());
+    if (pid < 0) throw base::system_error(attempted, errno, "check the limit of processes (ulimit -u)");
+    process_.emplace(pid);
+  }
+
+  int answer() const { return answer_.get(); }
+  /// All that it says; empty: nothing.
+  std::string read() const { return read_all(answer_.get(), Deadline{deadline_.when() + kChildPatience}); }
+
+ private:
+  Deadline deadline_;
+  base::UniqueFd answer_;
+  std::optional<base::ChildProcess> process_;
+};
+
 }  // namespace
 
-Rendezvous meet_in_step(const base::Environment& environment, const std::vector<std::string>& addresses,
-                        Deadline deadline) {
-  const std::string attempted = "meeting the other agents of this Slurm step";
-  Rendezvous rendezvous{.port = 0, .order = environment.number("SLURM_PROCID").value_or(-1), .deadline = deadline};
+Rendezvous meet_in_step(const RoleDecision& role, const base::Environment& environment,
+                        const std::vector<std::string>& addresses, Deadline deadline) {
+  const bool slurm = role.engine.empty();
+  const std::string attempted =
+      fmt::format("meeting the other agents of {}", slurm ? "this Slurm step" : "this job of " + role.engine);
+  Rendezvous rendezvous{.port = 0, .order = role.task, .deadline = deadline};
   RendezvousPoint point{
       .addresses = addresses, .port = 0, .secret = control::Secret::random(), .host = base::host_name()};
-  const bool leads = environment.number("SLURM_PROCID").value_or(-1) == 0;
+  const bool leads = role.task == 0;
   if (leads) {
     rendezvous.listener = std::make_unique<control::Listener>(addresses, 0, control::job_secret_prover(point.secret));
     point.port = rendezvous.listener->port();
   }
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) throw base::system_error(attempted, errno);
-  const base::UniqueFd answer{ends[0]};
-  base::UniqueFd child_end{ends[1]};
   const std::string own_point = point.encode();
-  const pid_t pid = ::fork();
-  if (pid == 0) run_child(environment, own_point, child_end.get(), deadline);
-  if (pid < 0) throw base::system_error(attempted, errno, "check the limit of processes (ulimit -u)");
-  const base::ChildProcess child{pid};  // killed at the end, in case it hangs inside a library
-  child_end.reset();
-  if (leads && !base::wait_for(answer.get(), POLLIN, earlier(deadline, Deadline::after(kSilentWait))) &&
+  PmiChild child(attempted, deadline, [&] { return exchange(environment, own_point, deadline); });
+  if (leads && !base::wait_for(child.answer(), POLLIN, earlier(deadline, Deadline::after(kSilentWait))) &&
       !deadline.expired())
-    base::write_stderr_line(
-        fmt::format("ddprun: waiting for the step's other tasks, for {} more: 'squeue --steps' shows "
-                    "whether all have begun",
-                    duration_text(deadline.remaining())));
-  const std::string told = read_all(answer.get(), Deadline{deadline.when() + kChildPatience});
+    base::write_stderr_line(fmt::format("ddprun: waiting for the {} other tasks, for {} more{}",
+                                        slurm ? "step's" : "job's", duration_text(deadline.remaining()),
+                                        slurm ? ": 'squeue --steps' shows whether all have begun" : ""));
+  const std::string told = child.read();
   if (told.starts_with('+')) {
     if (!leads) point = RendezvousPoint::decode(told.substr(1));
     rendezvous.addresses = std::move(point.addresses);
@@ -265,8 +285,36 @@ Rendezvous meet_in_step(const base::Environment& environment, const std::vector<
   }
   throw Error{{.code = ErrorCode::unavailable,
                .attempted = attempted,
-               .cause = told.empty() ? "Slurm's PMI did not answer" : told.substr(1),
-               .hint = "call ddprun without srun: it starts its agents itself"}};
+               .cause = told.empty() ? (slurm ? "Slurm's" : role.engine + "'s") + std::string(" PMI did not answer")
+                                     : told.substr(1),
+               .hint = slurm ? "call ddprun without srun: it starts its agents itself"
+                             : "start ddprun once, with a host list: ddprun -H"}};
+}
+
+std::optional<base::EngineTask> task_of_engine(const base::Environment& environment, Deadline deadline) {
+  auto task = base::EngineTask::read(environment);
+  if (!task || (task->tasks && task->tasks_here) || !environment.has("PMIX_NAMESPACE")) return task;
+  const std::string attempted = fmt::format("asking {}'s PMIx for the job's tasks", task->engine);
+  PmiChild child(attempted, deadline, [&]() -> std::string {
+    try {
+      const kvs::PmixSession session(environment, deadline);
+      const kvs::JobFacts& facts = session.facts();
+      return fmt::format("+{} {}", facts.world_size, facts.local_size.value_or(0));
+    } catch (const std::exception& error) {
+      return fmt::format("-{}", error.what());
+    }
+  });
+  const std::string told = child.read();
+  int tasks = 0;
+  int here = 0;
+  if (std::sscanf(told.c_str(), "+%d %d", &tasks, &here) != 2)
+    throw Error{{.code = ErrorCode::unavailable,
+                 .attempted = attempted,
+                 .cause = told.empty() ? "it did not answer" : told.substr(1),
+                 .hint = "give --standalone for a job on this host alone"}};
+  task->tasks = tasks;
+  if (here > 0) task->tasks_here = here;
+  return task;
 }
 
 }  // namespace ddp::launcher

@@ -45,8 +45,11 @@ Rendezvous meet_as_frontend_agent(const base::Environment& environment, Deadline
 /// Task 0 leads, listens at its @p addresses and publishes its point over the step's PMI. The exchange runs in a child
 /// process: this one will be a PMIx server and must not be a client. Throws Error: timeout (with the tasks that did not
 /// arrive), unavailable.
-Rendezvous meet_in_step(const base::Environment& environment, const std::vector<std::string>& addresses,
-                        Deadline deadline);
+Rendezvous meet_in_step(const RoleDecision& role, const base::Environment& environment,
+                        const std::vector<std::string>& addresses, Deadline deadline);
+/// The task of another engine than Slurm that this process is, with what only its PMIx says (PRRTE), by a child
+/// process. Throws Error where that does not answer.
+std::optional<base::EngineTask> task_of_engine(const base::Environment& environment, Deadline deadline);
 /// --rdzv-endpoint or --master-addr: the agent on that host leads, and listens at that address alone. As the job has no
 /// private channel, they prove themselves as RendezvousProof says. Throws Error: system when the port is in use,
 /// invalid_argument when this agent must lead and the address is another host's, unavailable when it cannot prove

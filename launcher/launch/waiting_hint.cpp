@@ -34,7 +34,8 @@ std::string own_endpoint_remark(const std::string& endpoint) {
 
 std::string waiting_hint(const LaunchOptions& options, const RoleDecision& role, const base::Environment& environment) {
   if (role.role == LaunchRole::step_agent)
-    return "srun starts a ddprun on each node of the step: 'squeue --steps' shows it";
+    return role.engine.empty() ? "srun starts a ddprun on each node of the step: 'squeue --steps' shows it"
+                               : fmt::format("{} starts a ddprun on each node", role.engine);
   if (role.role == LaunchRole::frontend)
     return role.by_hosts ? "" : "srun starts a ddprun on each node: 'squeue --steps' shows whether its step has begun";
   if (role.role != LaunchRole::endpoint) return {};

@@ -47,6 +47,26 @@ std::vector<std::string> split_shell_words(const std::string& option, const std:
   return words;
 }
 
+std::vector<std::string> parse_agent_command(const std::string& option, const std::string& text) {
+  std::vector<std::string> words = split_shell_words(option, text);
+  int commands = 0;
+  for (const std::string& word : words) {
+    for (std::size_t at = word.find('{'); at != std::string::npos; at = word.find('{', at + 1)) {
+      const std::string_view rest = std::string_view(word).substr(at);
+      const bool host = rest.starts_with(kHostPlace);
+      if (rest.starts_with(kCommandPlace)) ++commands;
+      if (!host && !rest.starts_with(kCommandPlace))
+        cli::reject_value(option, text, fmt::format("has '{}'", cli::printable(word)),
+                          "the places are {host} and {command}");
+      if (&word == words.data()) cli::reject_value(option, text, "has no program", "begin with one, such as rsh");
+      if (host && word.find(kHostPlace, at + 1) != std::string::npos)
+        cli::reject_value(option, text, "names {host} twice in a word", "name it once");
+    }
+  }
+  if (commands > 1) cli::reject_value(option, text, "names {command} twice", "name it once");
+  return words;
+}
+
 std::string shell_quoted(std::string_view word) {
   std::string text = "'";
   for (const char letter : word) text += letter == '\'' ? std::string("'\\''") : std::string(1, letter);

@@ -13,6 +13,12 @@ namespace ddp::launcher {
 /// ExitError(kExitUsage) that names @p option for no word, an open quote, and a backslash at the end.
 std::vector<std::string> split_shell_words(const std::string& option, const std::string& text);
 
+/// Places in --agent-command.
+inline constexpr std::string_view kHostPlace = "{host}";
+inline constexpr std::string_view kCommandPlace = "{command}";
+/// Its words; throws Error for places that are no such or come twice in a word, and a program's name with one.
+std::vector<std::string> parse_agent_command(const std::string& option, const std::string& text);
+
 /// @p word in quotes that any shell takes off again, csh too.
 std::string shell_quoted(std::string_view word);
 

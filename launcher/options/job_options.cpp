@@ -181,6 +181,12 @@ void add_host_options(OptionTable& table, OptionDraft& draft) {
       "Command to run instead of ssh, with options quoted as for a shell: 'ssh -i key' (default ssh). It must accept "
       "ssh's options.",
       [&](const auto& source, const auto& text) { draft.options.ssh_command = split_shell_words(source, text); });
+  table.add_value(
+      "--agent-command", "COMMAND",
+      "Another command instead of ssh: rsh, 'kubectl exec -i {host} --', 'blaunch {host} {command}'. {host} is a host, "
+      "{command} ddprun's command as one word for a shell; both follow at the end where they are left out. It must "
+      "hand on standard input.",
+      [&](const auto& source, const auto& text) { draft.options.agent_command = parse_agent_command(source, text); });
   table.add_value("--ssh-port", "PORT", "Port of the hosts' sshd (default: from ssh's configuration).",
                   [&](const auto& source, const auto& text) {
                     draft.options.ssh_port = cli::parse_whole(source, text, 1, 65'535);
@@ -203,11 +209,16 @@ void settle_host_options(const OptionTable& table, OptionDraft& draft, const bas
     options.hosts = merge_hosts(source, parse_host_file(source, read_host_file(draft.host_file)));
   }
   if (options.hosts.empty()) {
-    for (const char* name : {"--ssh-command", "--ssh-port"}) {
+    for (const char* name : {"--ssh-command", "--ssh-port", "--agent-command"}) {
       if (table.given(name))
         cli::reject_combination(fmt::format("{} is for jobs by host list", name), "add -H or --hostfile");
     }
     return;
+  }
+  for (const char* name : {"--ssh-command", "--ssh-port"}) {
+    if (table.given(name) && table.given("--agent-command"))
+      cli::reject_combination(fmt::format("{} is for ssh, which --agent-command replaces", name),
+                              "write its options into --agent-command");
   }
   for (const char* name : {"--standalone", "--rdzv-endpoint", "--node-rank", "--master-addr", "--master-port"}) {
     if (table.given(name))

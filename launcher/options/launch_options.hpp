@@ -142,6 +142,7 @@ struct LaunchOptions {
   std::string local_addr;        ///< --local-addr: the address that this node tells others; empty: find out
   std::vector<HostEntry> hosts;  ///< -H, --hostfile; empty: not given
   std::vector<std::string> ssh_command{"ssh"};
+  std::vector<std::string> agent_command{};  ///< instead of ssh: a template; empty: ssh
   std::optional<int> ssh_port;
 
   std::string role = "default";

@@ -8,6 +8,7 @@
 
 #include <ddp/error.hpp>
 
+#include "base/launch_engine.hpp"
 #include "base/slurm_step.hpp"
 #include "topology/network/user_interfaces.hpp"
 
@@ -58,7 +59,7 @@ std::string virtual_device(const std::optional<std::string>& given, int local_ra
 
 bool is_task_identity(std::string_view name) {
   if (name.starts_with("PMIX_MCA_")) return false;
-  return base::is_torchrun_identity(name) ||
+  return base::is_torchrun_identity(name) || base::is_engine_identity(name) ||
          std::find(kIdentityNames.begin(), kIdentityNames.end(), name) != kIdentityNames.end() ||
          std::any_of(kIdentityPrefixes.begin(), kIdentityPrefixes.end(),
                      [&](std::string_view prefix) { return name.starts_with(prefix); });

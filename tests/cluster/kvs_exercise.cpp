@@ -70,8 +70,7 @@ Options parse(int argc, char** argv) {
 
 std::unique_ptr<ddp::KeyValueStore> connect(const std::string& name, ddp::Deadline deadline) {
   if (name == "pmi2") {
-    const char* fd = std::getenv("PMI_FD");
-    return std::make_unique<ddp::kvs::Pmi2Store>(fd != nullptr ? number(fd) : -1, deadline);
+    return std::make_unique<ddp::kvs::Pmi2Store>(ddp::base::Environment::process(), deadline);
   }
   throw std::invalid_argument("--store " + name);
 }

@@ -142,6 +142,14 @@ use_package() {
   [ "$(grep -cx "SUM 4" log)" -eq 4 ]
 }
 
+@test "howto: MPI launchers, and other engines" {
+  command -v mpiexec.hydra >/dev/null || skip "needs mpiexec.hydra (scripts/dependencies test)"
+  use_package
+  howto engines
+  [ "$(grep -c "^rank [01]$" log)" -eq 2 ]
+  [ "$(grep -c "^rank [01] of 2$" log)" -eq 4 ]
+}
+
 @test "howto: the times of training steps, and a parameter server" {
   use_package
   cp "$root/examples/parameter_server/train.py" .

@@ -1,4 +1,4 @@
-// Host files and lists, --ssh-command. Whatever they are, they are understood or
+// Host files and lists, --ssh-command, --agent-command. Whatever they are, they are understood or
 // refused with one line; no host can be taken for an option of ssh.
 #include "fuzz/fuzz.hpp"
 #include "options/host_list.hpp"
@@ -33,6 +33,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   attempt([&] { check_hosts(parse_host_file("hosts", text)); });
   attempt([&] { check_hosts(parse_host_list("-H", text)); });
   attempt([&] { require(!split_shell_words("--ssh-command", text).front().empty()); });
+  attempt([&] { require(parse_agent_command("--agent-command", text).front().find(kHostPlace) == std::string::npos); });
   const auto words = split_shell_words("--ssh-command", "ssh " + shell_quoted(text));
   require(words.size() == 2 && words.back() == text);
   return 0;

@@ -2,6 +2,7 @@
 // ddp::Error or give something that is encoded to the same again.
 #include "fuzz/fuzz.hpp"
 #include "kvs/pmi2_wire.hpp"
+#include "kvs/pmi_value.hpp"
 
 namespace {
 
@@ -21,20 +22,20 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   tolerate_error([&] { check_pmi2_greeting(text); });
   tolerate_error([&] { require(parse_pmi2_length(text) <= 999'999); });
   tolerate_error([&] {
-    const Pmi2Message message = parse_pmi2(text);
+    const PmiMessage message = parse_pmi2(text);
     require(!message.command.empty());
     tolerate_error([&] { message.number("rc"); });
     tolerate_error([&] { require(encode_pmi2(message).substr(6) == text); });
   });
   tolerate_error([&] {
     const auto cut = text.find('\n');
-    Pmi2ValueAssembler value{"key", text.substr(0, cut)};
+    PmiValueAssembler value{"key", text.substr(0, cut)};
     if (cut != text.npos) value.add(text.substr(cut + 1));
     const ddp::Bytes bytes = std::move(value).finish();
     require(bytes.size() <= size);
   });
-  const auto texts = split_pmi2_value("key", {reinterpret_cast<const std::byte*>(data), size});
-  Pmi2ValueAssembler again{"key", texts.at(0)};
+  const auto texts = split_pmi_value("key", {reinterpret_cast<const std::byte*>(data), size}, kPmi2MaxValueBytes);
+  PmiValueAssembler again{"key", texts.at(0)};
   for (std::size_t i = 1; i < texts.size(); ++i) again.add(texts[i]);
   const ddp::Bytes bytes = std::move(again).finish();
   require(std::string_view{reinterpret_cast<const char*>(bytes.data()), bytes.size()} == text);

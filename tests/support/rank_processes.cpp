@@ -32,7 +32,7 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
 
 RankProcesses::RankProcesses(int world_size, const std::vector<std::string>& command,
                              const std::vector<std::string>& extra_environment, int memory_domains)
-    : server_(FakePmi2Server::Options{.world_size = world_size}), ranks_(static_cast<std::size_t>(world_size)) {
+    : server_(FakePmiServer::Options{.world_size = world_size}), ranks_(static_cast<std::size_t>(world_size)) {
   for (int rank = 0; rank < world_size; ++rank) {
     std::vector<std::string> environment = extra_environment;
     environment.push_back("DDP_MEMORY_DOMAIN=" + std::to_string(rank % memory_domains));
@@ -65,6 +65,7 @@ void RankProcesses::start(int rank, const std::vector<std::string>& command,
     if (!launcher) environment.push_back(name + "=" + value);
   }
   environment.push_back("PMI_FD=" + std::to_string(kPmiDescriptor));
+  environment.push_back("PMI_JOBID=77.0");
   environment.push_back("PMI_RANK=" + std::to_string(rank));
   environment.push_back("PMI_SIZE=" + std::to_string(ranks_.size()));
   std::move(extra_environment.begin(), extra_environment.end(), std::back_inserter(environment));

@@ -12,7 +12,7 @@
 #include <ddp/deadline.hpp>
 
 #include "base/unique_fd.hpp"
-#include "support/fake_pmi2_server.hpp"
+#include "support/fake_pmi_server.hpp"
 
 namespace ddp::test {
 
@@ -53,7 +53,7 @@ class RankProcesses {
   void reap(Rank& rank);
 
   Deadline::Clock::time_point started_ = Deadline::Clock::now();
-  FakePmi2Server server_;
+  FakePmiServer server_;
   std::vector<Rank> ranks_;
 };
 

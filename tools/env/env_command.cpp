@@ -11,6 +11,7 @@
 
 #include "base/closest_word.hpp"
 #include "base/host_name.hpp"
+#include "base/launch_engine.hpp"
 #include "cli/option_values.hpp"
 #include "command/job_surroundings.hpp"
 #include "command/output.hpp"
@@ -41,6 +42,14 @@ std::optional<EnvironmentReport> report_of_job(const EnvironmentSource& source, 
   store.fence(deadline);
   if (store.rank() != 0) return std::nullopt;
   return diagnostics::collect_environments(store, kKey, deadline);
+}
+
+/// Who started this process, where ddprun and Slurm did not.
+std::string engine_line(const base::Environment& environment) {
+  const auto task = base::EngineTask::read(environment);
+  if (!task) return {};
+  return fmt::format("started by {}, as task {}{}\n", task->engine, task->rank ? std::to_string(*task->rank) : "?",
+                     task->tasks ? fmt::format(" of {}", *task->tasks) : "");
 }
 
 /// Of what --diff compares: a file, a running process, or the ranks of a running job.
@@ -203,7 +212,7 @@ void run_env(const EnvOptions& options) {
   write_standard_output(options.torch            ? torch_list(source.now)
                         : options.json           ? report->to_json()
                         : !options.names.empty() ? explain(std::move(*report), options.names)
-                                                 : report->to_text());
+                                                 : engine_line(environment) + report->to_text());
   if (unknown.empty()) return;
   const std::string meant = diagnostics::meant_name(unknown.front(), {});
   throw Error{{.code = ErrorCode::not_found,

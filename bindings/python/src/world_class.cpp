@@ -24,14 +24,14 @@ namespace nb = nanobind;
 using namespace nb::literals;
 
 LaunchSource source_of(const std::string& name) {
-  for (const auto source : {LaunchSource::pmix, LaunchSource::pmi2, LaunchSource::torchrun, LaunchSource::openmpi,
-                            LaunchSource::slurm, LaunchSource::single}) {
+  for (const auto source : {LaunchSource::pmix, LaunchSource::pmi2, LaunchSource::pmi1, LaunchSource::torchrun,
+                            LaunchSource::openmpi, LaunchSource::slurm, LaunchSource::single}) {
     if (name == to_string(source)) return source;
   }
   throw Error{{.code = ErrorCode::invalid_argument,
                .attempted = "using the argument launch",
                .cause = "'" + name + "' is not a source of ranks",
-               .hint = "sources are pmix, pmi2, torchrun, openmpi, slurm and single"}};
+               .hint = "sources are pmix, pmi2, pmi1, torchrun, openmpi, slurm and single"}};
 }
 
 /// DDP_BIND binds the calling thread's memory; ddprun has already bound the rank, so it sets none.

@@ -11,7 +11,7 @@
 
 namespace ddp {
 
-/// Key-value exchange among the ranks of one job, over the launcher's service (PMIx, PMI-2, a c10d TCPStore,
+/// Key-value exchange among the ranks of one job, over the launcher's service (PMIx, PMI-2, PMI-1, a c10d TCPStore,
 /// or memory). Values may hold any bytes and have any size. A key belongs to the rank that put it: the pair
 /// (rank, key) names a value, and no pair may be put twice.
 ///
@@ -25,7 +25,7 @@ class KeyValueStore {
   virtual int rank() const = 0;        ///< of this process in the job
   virtual int world_size() const = 0;  ///< ranks of the job
 
-  /// "PMIx", "PMI-2", "c10d TCPStore" or "memory": for messages.
+  /// "PMIx", "PMI-2", "PMI-1", "c10d TCPStore" or "memory": for messages.
   virtual std::string_view transport() const = 0;
 
   /// Stores @p value under (rank(), key). Others see it after the next fence. Keys: 1 to 64 bytes of [A-Za-z0-9._-].

@@ -19,7 +19,8 @@ class WorldState;
 /// Where rank and size come from, in the order in which World::init looks for them.
 enum class LaunchSource {
   pmix,      ///< PMIX_NAMESPACE: srun --mpi=pmix, mpirun, ddprun
-  pmi2,      ///< PMI_FD: srun --mpi=pmi2
+  pmi2,      ///< PMI_FD and PMI_JOBID: srun --mpi=pmi2
+  pmi1,      ///< PMI_FD alone, or PMI_PORT: mpiexec of MPICH and Intel MPI, flux run
   torchrun,  ///< RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT
   openmpi,   ///< OMPI_COMM_WORLD_*: only a single rank, since there is nothing to exchange addresses over
   slurm,     ///< SLURM_PROCID of a step with one task

@@ -58,7 +58,7 @@ constexpr std::array kTable{
                 "Default of `--gpus`: ranks see all GPUs, local rank i's first, or their own; none sets nothing."},
     EnvVariable{"DDP_INIT_TIMEOUT", EnvType::seconds, "120", "",
                 "Limit of `World::init`, and for connecting a process group."},
-    EnvVariable{"DDP_LAUNCH", EnvType::choice, "", "pmix|pmi2|torchrun|openmpi|slurm|single",
+    EnvVariable{"DDP_LAUNCH", EnvType::choice, "", "pmix|pmi2|pmi1|torchrun|openmpi|slurm|single",
                 "The only [source](launching.md#how-the-source-is-chosen) of rank and size."},
     EnvVariable{"DDP_LOG_LEVEL", EnvType::choice, "warning", "debug|info|warning|error|off",
                 "Least severe log lines on standard error. info: identity, source, reason and interface."},

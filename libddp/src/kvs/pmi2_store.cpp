@@ -8,8 +8,6 @@
 
 #include <ddp/error.hpp>
 
-#include "base/byte_stream.hpp"
-#include "base/env_table.hpp"
 #include "base/log.hpp"
 #include "kvs/store_contract.hpp"
 
@@ -22,11 +20,6 @@ constexpr std::size_t kMaxLastLookups = 4096;  // of all ranks together; each ta
 // Name and largest size of the published list of absent ranks.
 constexpr std::string_view kAbsentName = "absent";
 constexpr std::size_t kMaxAbsentListBytes = 900;
-
-// Takes at most 45 of the 63 bytes that PMI-2 allows.
-std::string wire_key(int rank, std::uint64_t hash, std::size_t number) {
-  return fmt::format("ddp{}-{:016x}-{}", rank, hash, number);
-}
 
 void require_equal(std::string_view what, std::string_view variable, std::optional<int> expected, int answered) {
   if (!expected || *expected == answered) return;
@@ -65,17 +58,17 @@ Pmi2Identity identity_of(const base::Environment& environment) {
 
 }  // namespace
 
-Pmi2Store::Pmi2Store(int fd, Deadline deadline)
-    : Pmi2Store(base::UniqueFd{fd}, identity_of(base::Environment::process()), deadline) {}
+Pmi2Store::Pmi2Store(const base::Environment& environment, Deadline deadline)
+    : Pmi2Store(base::UniqueFd{environment.number("PMI_FD").value_or(-1)}, identity_of(environment), deadline) {}
 
 Pmi2Store::Pmi2Store(base::UniqueFd fd, const Pmi2Identity& expected, Deadline deadline)
     : channel_(std::in_place, std::move(fd)) {
   channel_->greet(deadline);
-  const Pmi2Message init = request({.command = "fullinit",
-                                    .fields = {{"pmijobid", expected.job_id},
-                                               {"pmirank", std::to_string(expected.rank.value_or(0))},
-                                               {"threaded", "FALSE"}}},
-                                   "fullinit-response", deadline);
+  const PmiMessage init = request({.command = "fullinit",
+                                   .fields = {{"pmijobid", expected.job_id},
+                                              {"pmirank", std::to_string(expected.rank.value_or(0))},
+                                              {"threaded", "FALSE"}}},
+                                  "fullinit-response", deadline);
   const auto rank = init.number("rank");
   const auto size = init.number("size");
   if (!rank || !size || *rank < 0 || *rank >= *size) {
@@ -90,8 +83,8 @@ Pmi2Store::Pmi2Store(base::UniqueFd fd, const Pmi2Identity& expected, Deadline d
   job_id_ = request({.command = "job-getid"}, "job-getid-response", deadline).find("jobid").value_or("");
   // Never ask for attributes that may not exist: Slurm (22.05 to 25.11) answers some unknown names with another
   // attribute's value.
-  const Pmi2Message mapping = request({.command = "info-getjobattr", .fields = {{"key", "PMI_process_mapping"}}},
-                                      "info-getjobattr-response", deadline);
+  const PmiMessage mapping = request({.command = "info-getjobattr", .fields = {{"key", "PMI_process_mapping"}}},
+                                     "info-getjobattr-response", deadline);
   if (mapping.find("found") == "TRUE") process_mapping_ = mapping.find("value");
 }
 
@@ -112,76 +105,18 @@ void Pmi2Store::close() noexcept {
   channel_.reset();
 }
 
-struct Pmi2Store::Space {
-  const char* put;
-  const char* put_answer;
-  const char* get;
-  const char* get_answer;
-};
-const Pmi2Store::Space Pmi2Store::kJobSpace{"kvs-put", "kvs-put-response", "kvs-get", "kvs-get-response"};
-const Pmi2Store::Space Pmi2Store::kNodeSpace{"info-putnodeattr", "info-putnodeattr-response", "info-getnodeattr",
-                                             "info-getnodeattr-response"};
-
-void Pmi2Store::put(std::string_view key, std::span<const std::byte> value) { put_into(kJobSpace, key, value); }
-
-void Pmi2Store::put_on_node(std::string_view key, std::span<const std::byte> value) {
-  put_into(kNodeSpace, key, value);
+void Pmi2Store::put_text(Space space, const std::string& wire_key, const std::string& text, Deadline deadline) {
+  const bool node = space == Space::node;
+  request({.command = node ? "info-putnodeattr" : "kvs-put", .fields = {{"key", wire_key}, {"value", text}}},
+          node ? "info-putnodeattr-response" : "kvs-put-response", deadline);
 }
 
-void Pmi2Store::put_into(const Space& space, std::string_view key, std::span<const std::byte> value) {
-  check_key(key);
-  const std::string attempted = fmt::format("putting '{}' over PMI-2", key);
-  check_usable(usable_, attempted);
-  const std::uint64_t hash = base::Fnv1a().add(key).value();
-  if (const auto [entry, fresh] = put_keys_.emplace(hash, key); !fresh) {
-    throw Error{{.code = ErrorCode::invalid_argument,
-                 .attempted = attempted,
-                 .cause = entry->second == key ? "the key was put before"
-                                               : fmt::format("its hash is that of '{}'", entry->second),
-                 .hint = "use another key"}};
-  }
-  const Deadline deadline = Deadline::after(kPutTimeout);
-  std::size_t number = 0;
-  for (std::string& text : split_pmi2_value(key, value)) {
-    request({.command = space.put, .fields = {{"key", wire_key(rank_, hash, number++)}, {"value", std::move(text)}}},
-            space.put_answer, deadline);
-  }
-}
-
-Bytes Pmi2Store::get(int rank, std::string_view key, Deadline deadline) {
-  return get_from(kJobSpace, rank, key, deadline);
-}
-
-Bytes Pmi2Store::get_on_node(int rank, std::string_view key, Deadline deadline) {
-  return get_from(kNodeSpace, rank, key, deadline);
-}
-
-Bytes Pmi2Store::get_from(const Space& space, int rank, std::string_view key, Deadline deadline) {
-  check_key(key);
-  check_rank(rank, world_size_);
-  const std::string attempted = fmt::format("getting '{}' of rank {} over PMI-2", key, rank);
-  check_usable(usable_, attempted);
-  const std::uint64_t hash = base::Fnv1a().add(key).value();
-  const auto first = read_text(space, wire_key(rank, hash, 0), deadline);
-  if (!first) throw key_not_found(attempted);
-  Pmi2ValueAssembler value{key, *first};
-  for (std::size_t number = 1; number < value.texts(); ++number) {
-    const auto text = read_text(space, wire_key(rank, hash, number), deadline);
-    if (!text) {
-      throw Error{{.code = ErrorCode::protocol,
-                   .attempted = attempted,
-                   .cause = fmt::format("part {} of {} is missing", number + 1, value.texts())}};
-    }
-    value.add(*text);
-  }
-  return std::move(value).finish();
-}
-
-std::optional<std::string> Pmi2Store::read_text(const Space& space, const std::string& name, Deadline deadline) {
-  std::vector<std::pair<std::string, std::string>> fields{{"key", name}};
+std::optional<std::string> Pmi2Store::read_text(Space space, const std::string& wire_key, Deadline deadline) {
+  const bool node = space == Space::node;
+  PmiMessage message{.command = node ? "info-getnodeattr" : "kvs-get", .fields = {{"key", wire_key}}};
   // Without it, slurmstepd holds the request until the attribute is put.
-  if (&space == &kNodeSpace) fields.emplace_back("wait", "FALSE");
-  const Pmi2Message answer = request({.command = space.get, .fields = std::move(fields)}, space.get_answer, deadline);
+  if (node) message.fields.emplace_back("wait", "FALSE");
+  const PmiMessage answer = request(message, node ? "info-getnodeattr-response" : "kvs-get-response", deadline);
   if (answer.find("found") != "TRUE") return std::nullopt;
   return std::string(answer.find("value").value_or(""));
 }
@@ -236,13 +171,13 @@ bool Pmi2Store::await_fence(Deadline deadline) {
   return true;
 }
 
-void Pmi2Store::accept_fence(const Pmi2Message& message) {
+void Pmi2Store::accept_fence(const PmiMessage& message) {
   fence_answered_ = true;
   if (const int code = message.number("rc").value_or(-1); code != 0) {
     throw Error{{.code = ErrorCode::peer_lost,
                  .attempted = fmt::format("fence {} of {} ranks over PMI-2", fences_, world_size_),
                  .cause = fmt::format("the server gave up: {}", message.find("errmsg").value_or("no reason given")),
-                 .native = pmi2_code_name(code),
+                 .native = pmi_code_name(2, code),
                  .hint = "see srun's own messages"}};
   }
 }
@@ -303,7 +238,7 @@ std::string Pmi2Store::arrival_name(int rank) const { return fmt::format("ddp-{}
 
 std::optional<std::string> Pmi2Store::look_up(const std::string& name, Deadline deadline) {
   channel_->send({.command = "name-lookup", .fields = {{"name", name}}}, deadline);
-  const Pmi2Message answer = await("name-lookup-response", deadline);
+  const PmiMessage answer = await("name-lookup-response", deadline);
   if (answer.number("rc").value_or(-1) != 0) return std::nullopt;  // Slurm: 1, whatever the reason
   // Slurm calls the field "value", the protocol "port".
   const auto value = answer.find("value");
@@ -314,21 +249,21 @@ void Pmi2Store::publish(const std::string& name, const std::string& value, Deadl
   request({.command = "name-publish", .fields = {{"name", name}, {"port", value}}}, "name-publish-response", deadline);
 }
 
-Pmi2Message Pmi2Store::request(const Pmi2Message& message, std::string_view answer, Deadline deadline) {
+PmiMessage Pmi2Store::request(const PmiMessage& message, std::string_view answer, Deadline deadline) {
   channel_->send(message, deadline);
-  Pmi2Message received = await(answer, deadline);
+  PmiMessage received = await(answer, deadline);
   if (const int code = received.number("rc").value_or(-1); code != 0) {
     throw Error{{.code = ErrorCode::unavailable,
                  .attempted = fmt::format("PMI-2 command {}", message.command),
                  .cause = fmt::format("the server refused: {}", received.find("errmsg").value_or("no reason given")),
-                 .native = pmi2_code_name(code),
+                 .native = pmi_code_name(2, code),
                  .hint = "see the messages of slurmstepd in the job's output or on the node"}};
   }
   return received;
 }
 
 // Waits for the answer of that name. A fence's answer may arrive first: the server sends it when the last rank arrives.
-Pmi2Message Pmi2Store::await(std::string_view answer, Deadline deadline) {
+PmiMessage Pmi2Store::await(std::string_view answer, Deadline deadline) {
   for (;;) {
     auto message = channel_->receive(deadline);
     if (!message) {

@@ -107,6 +107,8 @@ JobFacts read_facts(const std::string& name_space, int rank, bool hosts_are_know
   if (const auto local = job_number(name_space, static_cast<pmix_rank_t>(rank), PMIX_LOCAL_RANK)) {
     facts.local_rank = static_cast<int>(*local);
   }
+  if (const auto local = job_number(name_space, PMIX_RANK_WILDCARD, PMIX_LOCAL_SIZE))
+    facts.local_size = static_cast<int>(*local);
   facts.process_mapping = job_text(name_space, PMIX_ANL_MAP);
   if (!facts.process_mapping) facts.node_of = read_node_numbers(name_space, facts.world_size);
   if (!facts.process_mapping || !hosts_are_known) facts.node_names = node_names(name_space);

@@ -20,6 +20,7 @@ struct JobFacts {
   int world_size = 1;
   /// From the launcher, to check the computed one.
   std::optional<int> local_rank;
+  std::optional<int> local_size;  ///< ranks on this node
   /// "(vector,(first node,nodes,ranks per node),...)", the form shared by PMI-2 and PMIX_ANL_MAP.
   std::optional<std::string> process_mapping;
   /// Without that mapping, the number of each rank's node, which need not be dense; empty if the launcher does not say.

@@ -20,7 +20,7 @@
 #include "base/host_name.hpp"
 #include "flight/flight_view.hpp"
 #include "kvs/memory_store.hpp"
-#include "kvs/pmi2_store.hpp"
+#include "kvs/pmi_store.hpp"
 #include "kvs/pmix_store.hpp"
 #include "kvs/tcp_store_client.hpp"
 
@@ -57,8 +57,8 @@ void connect_pmix(JobConnection& connection, const base::Environment& environmen
   connection.store = std::move(store);
 }
 
-void connect_pmi2(JobConnection& connection, const base::Environment& environment, Deadline deadline) {
-  auto store = std::make_unique<kvs::Pmi2Store>(environment.number("PMI_FD").value(), deadline);
+void connect_pmi(JobConnection& connection, const base::Environment& environment, Deadline deadline) {
+  auto store = kvs::connect_pmi(connection.launch.source == LaunchSource::pmi2 ? 2 : 1, environment, deadline);
   connection.nodes = node_map_from(store->process_mapping(), store->world_size());
   connection.store = std::move(store);
 }
@@ -89,8 +89,9 @@ JobConnection connect_job(const base::Environment& environment, std::optional<La
                           std::string_view store_name) {
   if (!forced) {
     const std::string name = environment.text("DDP_LAUNCH");
-    for (const LaunchSource source : {LaunchSource::pmix, LaunchSource::pmi2, LaunchSource::torchrun,
-                                      LaunchSource::openmpi, LaunchSource::slurm, LaunchSource::single}) {
+    for (const LaunchSource source :
+         {LaunchSource::pmix, LaunchSource::pmi2, LaunchSource::pmi1, LaunchSource::torchrun, LaunchSource::openmpi,
+          LaunchSource::slurm, LaunchSource::single}) {
       if (name == to_string(source)) forced = source;
     }
   }
@@ -99,7 +100,8 @@ JobConnection connect_job(const base::Environment& environment, std::optional<La
   refuse_inherited_rank(environment, connection.launch.source);
   switch (connection.launch.source) {
     case LaunchSource::pmix: connect_pmix(connection, environment, deadline); break;
-    case LaunchSource::pmi2: connect_pmi2(connection, environment, deadline); break;
+    case LaunchSource::pmi2:
+    case LaunchSource::pmi1: connect_pmi(connection, environment, deadline); break;
     case LaunchSource::torchrun: connect_torchrun(connection, deadline, store_name); break;
     case LaunchSource::openmpi:
     case LaunchSource::slurm:
@@ -124,14 +126,17 @@ namespace {
 constexpr int kMostAncestors = 100;
 
 /// Variables that distinguish a source's ranks and jobs.
-std::span<const std::string_view> identity_of(LaunchSource source) {
+std::span<const std::string_view> identity_of(const base::Environment& environment, LaunchSource source) {
   static constexpr std::array<std::string_view, 2> kPmix{"PMIX_NAMESPACE", "PMIX_RANK"};
   static constexpr std::array<std::string_view, 3> kPmi2{"PMI_FD", "PMI_JOBID", "PMI_RANK"};
+  // A socket of PMI_FD is closed in what a rank starts; its number says nothing.
+  static constexpr std::array<std::string_view, 2> kPmiPort{"PMI_PORT", "PMI_ID"};
   static constexpr std::array<std::string_view, 6> kTorchrun{
       "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"};
   switch (source) {
     case LaunchSource::pmix: return kPmix;
     case LaunchSource::pmi2: return kPmi2;
+    case LaunchSource::pmi1: return environment.has("PMI_FD") ? std::span<const std::string_view>{} : kPmiPort;
     case LaunchSource::torchrun: return kTorchrun;
     case LaunchSource::openmpi:
     case LaunchSource::slurm:
@@ -181,7 +186,7 @@ bool began_alike(const std::string& proc, pid_t pid, const base::Environment& en
 }  // namespace
 
 void refuse_inherited_rank(const base::Environment& environment, LaunchSource source, const std::string& proc) {
-  const auto names = identity_of(source);
+  const auto names = identity_of(environment, source);
   if (names.empty()) return;
   pid_t pid = ::getpid();
   for (int i = 0; i < kMostAncestors && (pid = parent_of(proc, pid)) > 0; ++i) {

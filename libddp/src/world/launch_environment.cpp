@@ -4,7 +4,9 @@
 
 #include <ddp/error.hpp>
 
+#include "base/launch_engine.hpp"
 #include "base/slurm_step.hpp"
+#include "kvs/pmi_store.hpp"
 #include "topology/network/hostlist.hpp"
 
 namespace ddp {
@@ -13,6 +15,7 @@ std::string_view to_string(LaunchSource source) noexcept {
   switch (source) {
     case LaunchSource::pmix: return "pmix";
     case LaunchSource::pmi2: return "pmi2";
+    case LaunchSource::pmi1: return "pmi1";
     case LaunchSource::torchrun: return "torchrun";
     case LaunchSource::openmpi: return "openmpi";
     case LaunchSource::slurm: return "slurm";
@@ -56,6 +59,7 @@ bool slurm_is_launcher(const Environment& env, const SlurmStep& step, LaunchSour
     case LaunchSource::pmi2: return env.raw("PMI_JOBID").value_or("") == step.name;
     // under torchrun the Slurm task is the agent; without it, the user exported the variables in the task itself
     case LaunchSource::torchrun: return !base::is_torchrun_worker(env);
+    case LaunchSource::pmi1:
     case LaunchSource::openmpi: return false;
     case LaunchSource::slurm:
     case LaunchSource::single: return true;
@@ -93,7 +97,8 @@ void require(const Environment& env, std::string_view variable, LaunchSource sou
 
 LaunchSource first_source(const Environment& env, const SlurmStep& step) {
   if (env.has("PMIX_NAMESPACE")) return LaunchSource::pmix;
-  if (env.has("PMI_FD")) return LaunchSource::pmi2;
+  if (const int version = kvs::pmi_version(env); version != 0)
+    return version == 2 ? LaunchSource::pmi2 : LaunchSource::pmi1;
   if (base::has_torchrun_environment(env)) return LaunchSource::torchrun;
   if (env.has("OMPI_COMM_WORLD_RANK")) return LaunchSource::openmpi;
   if (step.is_task() && step.num_tasks) return LaunchSource::slurm;
@@ -124,6 +129,14 @@ void check_slurm(const SlurmStep& step) {
   }
 }
 
+/// Tasks of an engine that gave them no PMI.
+void check_engine(const std::optional<base::EngineTask>& task) {
+  if (!task || task->tasks.value_or(1) <= 1) return;
+  fail(ErrorCode::unavailable,
+       fmt::format("{} has started {} tasks but no PMI, so they cannot find each other", task->engine, *task->tasks),
+       fmt::format("start them with {}, or with ddprun; DDP_LAUNCH=single runs each alone", task->pmi_command));
+}
+
 std::vector<std::string> peer_hosts(const Environment& env, const SlurmStep& step, const LaunchEnvironment& launch) {
   std::vector<std::string> hosts;
   if (launch.torchrun) hosts.push_back(launch.torchrun->master_address);
@@ -143,6 +156,7 @@ std::vector<std::string> peer_hosts(const Environment& env, const SlurmStep& ste
 
 LaunchEnvironment detect_launch(const Environment& env, std::optional<LaunchSource> forced) {
   const SlurmStep step = SlurmStep::read(env);
+  const auto engine = forced ? std::nullopt : base::EngineTask::read(env);
   LaunchEnvironment launch;
   launch.source = forced.value_or(first_source(env, step));
   switch (launch.source) {
@@ -153,6 +167,12 @@ LaunchEnvironment detect_launch(const Environment& env, std::optional<LaunchSour
     case LaunchSource::pmi2:
       require(env, "PMI_FD", launch.source);
       launch.reason = fmt::format("PMI_FD is {} and PMIX_NAMESPACE is not set", env.raw("PMI_FD").value_or(""));
+      break;
+    case LaunchSource::pmi1:
+      if (!env.has("PMI_PORT")) require(env, "PMI_FD", launch.source);
+      launch.reason =
+          fmt::format("{} is {}, PMIX_NAMESPACE and PMI_JOBID are not set", env.has("PMI_FD") ? "PMI_FD" : "PMI_PORT",
+                      env.raw("PMI_FD").value_or(env.raw("PMI_PORT").value_or("")));
       break;
     case LaunchSource::torchrun:
       launch.torchrun = read_torchrun(env);
@@ -168,13 +188,19 @@ LaunchEnvironment detect_launch(const Environment& env, std::optional<LaunchSour
       check_slurm(step);
       launch.reason = "this is the only task of its Slurm step";
       break;
-    case LaunchSource::single: launch.reason = "no launcher's variables are set, so this process is alone"; break;
+    case LaunchSource::single:
+      check_engine(engine);
+      launch.reason = "no launcher's variables are set, so this process is alone";
+      break;
   }
   if (forced) {
     launch.reason = fmt::format("DDP_LAUNCH or InitOptions ask for {}", to_string(*forced));
   } else {
     collect_claims(env, step, launch);
   }
+  const bool by_engine = launch.source == LaunchSource::pmix || launch.source == LaunchSource::pmi1;
+  if (engine && by_engine && !slurm_is_launcher(env, step, launch.source))
+    launch.reason += fmt::format(", by {}", engine->engine);
   launch.peer_hosts = peer_hosts(env, step, launch);
   return launch;
 }

@@ -100,14 +100,14 @@ TEST(EnvBoolean, IsStrict) {
 }
 
 TEST(EnvChoice, IsStrict) {
-  for (const auto* good : {"pmix", "pmi2", "torchrun", "openmpi", "slurm", "single"}) {
+  for (const auto* good : {"pmix", "pmi2", "pmi1", "torchrun", "openmpi", "slurm", "single"}) {
     EXPECT_EQ(with("DDP_LAUNCH", good).text("DDP_LAUNCH"), good);
   }
   for (const auto* bad : {"pmi", "PMIX", "pmix|pmi2", "|", "pmix ", "mpi"}) {
     expect_refused("DDP_LAUNCH", bad, [](const Environment& env) { static_cast<void>(env.text("DDP_LAUNCH")); });
   }
   const Error error = test::thrown_by([] { static_cast<void>(with("DDP_LAUNCH", "mpi").text("DDP_LAUNCH")); });
-  EXPECT_THAT(error.what(), HasSubstr("pmix|pmi2|torchrun|openmpi|slurm|single"));
+  EXPECT_THAT(error.what(), HasSubstr("pmix|pmi2|pmi1|torchrun|openmpi|slurm|single"));
 }
 
 TEST(EnvTypingMistakes, NameTheClosestVariable) {

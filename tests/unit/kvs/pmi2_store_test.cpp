@@ -3,7 +3,7 @@
 
 #include <sys/socket.h>
 
-#include "support/fake_pmi2_server.hpp"
+#include "support/fake_pmi_server.hpp"
 #include "unit/kvs/rank_threads.hpp"
 
 namespace ddp::kvs {
@@ -11,20 +11,20 @@ namespace {
 
 using test::awkward_value;
 using test::error_of;
-using test::FakePmi2Server;
+using test::FakePmiServer;
 using test::run_ranks;
 using test::soon;
 using test::thrown_by;
 
 Pmi2Identity identity(int rank, int size) { return {.job_id = "77.0", .rank = rank, .size = size}; }
 
-std::unique_ptr<Pmi2Store> join(FakePmi2Server& server, int rank, int size, int ms = 20'000) {
+std::unique_ptr<Pmi2Store> join(FakePmiServer& server, int rank, int size, int ms = 20'000) {
   return std::make_unique<Pmi2Store>(server.take_client(rank), identity(rank, size), soon(ms));
 }
 
 // The error of joining a server with these options, soon after the deadline.
-std::optional<Error> joining_error(FakePmi2Server::Options options) {
-  FakePmi2Server server{std::move(options)};
+std::optional<Error> joining_error(FakePmiServer::Options options) {
+  FakePmiServer server{std::move(options)};
   const auto begin = std::chrono::steady_clock::now();
   auto error = error_of([&] { join(server, 0, 1, 200); });
   EXPECT_LT(std::chrono::steady_clock::now() - begin, test::kBusyMachine);
@@ -32,7 +32,7 @@ std::optional<Error> joining_error(FakePmi2Server::Options options) {
 }
 
 TEST(Pmi2Store, KnowsTheJob) {
-  FakePmi2Server server{{.world_size = 3}};
+  FakePmiServer server{{.world_size = 3}};
   const auto store = join(server, 1, 3);
   EXPECT_EQ(store->rank(), 1);
   EXPECT_EQ(store->world_size(), 3);
@@ -42,7 +42,7 @@ TEST(Pmi2Store, KnowsTheJob) {
 
 TEST(Pmi2Store, CarriesValuesOfAnyBytesAndSize) {
   constexpr int kRanks = 4;
-  FakePmi2Server server{{.world_size = kRanks}};
+  FakePmiServer server{{.world_size = kRanks}};
   run_ranks(kRanks, [&](int rank) {
     auto store = join(server, rank, kRanks);
     for (const std::size_t size : test::kAwkwardSizes) store->put(fmt::format("k{}", size), awkward_value(rank, size));
@@ -57,7 +57,7 @@ TEST(Pmi2Store, CarriesValuesOfAnyBytesAndSize) {
 
 TEST(Pmi2Store, ValuesForTheNodeAreNodeAttributes) {
   constexpr int kRanks = 3;
-  FakePmi2Server server{{.world_size = kRanks}};
+  FakePmiServer server{{.world_size = kRanks}};
   run_ranks(kRanks, [&](int rank) {
     auto store = join(server, rank, kRanks);
     if (rank == 0) {
@@ -78,7 +78,7 @@ TEST(Pmi2Store, ValuesForTheNodeAreNodeAttributes) {
 
 TEST(Pmi2Store, CarriesManyKeysOverManyFences) {
   constexpr int kRanks = 3;
-  FakePmi2Server server{{.world_size = kRanks}};
+  FakePmiServer server{{.world_size = kRanks}};
   run_ranks(kRanks, [&](int rank) {
     auto store = join(server, rank, kRanks);
     for (int round = 0; round < 20; ++round) {
@@ -93,7 +93,7 @@ TEST(Pmi2Store, CarriesManyKeysOverManyFences) {
 }
 
 TEST(Pmi2Store, ValuesAppearWithTheFenceOnly) {
-  FakePmi2Server server{{.world_size = 1}};
+  FakePmiServer server{{.world_size = 1}};
   const auto store = join(server, 0, 1);
   store->put("k", awkward_value(0, 5));
   EXPECT_EQ(error_of([&] { store->get(0, "k", soon()); })->code(), ErrorCode::not_found);
@@ -103,7 +103,7 @@ TEST(Pmi2Store, ValuesAppearWithTheFenceOnly) {
 }
 
 TEST(Pmi2Store, RefusesWrongArguments) {
-  FakePmi2Server server{{.world_size = 1}};
+  FakePmiServer server{{.world_size = 1}};
   const auto store = join(server, 0, 1);
   store->put("k", {});
   for (const auto& error : {error_of([&] { store->put("k", {}); }), error_of([&] { store->put("a b", {}); }),
@@ -116,7 +116,7 @@ TEST(Pmi2Store, RefusesWrongArguments) {
 
 TEST(Pmi2Store, NamesExactlyTheRanksThatDidNotArrive) {
   constexpr int kRanks = 8;
-  FakePmi2Server server{{.world_size = kRanks}};
+  FakePmiServer server{{.world_size = kRanks}};
   std::atomic<int> told = 0;
   run_ranks(kRanks, [&](int rank) {
     auto store = join(server, rank, kRanks);
@@ -139,7 +139,7 @@ TEST(Pmi2Store, NamesExactlyTheRanksThatDidNotArrive) {
 
 TEST(Pmi2Store, WaitsForALateRankUntilTheEnd) {
   constexpr int kRanks = 3;
-  FakePmi2Server server{{.world_size = kRanks}};
+  FakePmiServer server{{.world_size = kRanks}};
   run_ranks(kRanks, [&](int rank) {
     auto store = join(server, rank, kRanks);
     const Deadline deadline = soon(4000);
@@ -151,7 +151,7 @@ TEST(Pmi2Store, WaitsForALateRankUntilTheEnd) {
 }
 
 TEST(Pmi2Store, SaysSoWhenItCannotFindOutWhoIsAbsent) {
-  FakePmi2Server server{{.world_size = 2, .silent_command = "name-lookup"}};
+  FakePmiServer server{{.world_size = 2, .silent_command = "name-lookup"}};
   const auto store = join(server, 0, 2);
   const Deadline deadline = soon(400);
   const Error error = thrown_by([&] { store->fence(deadline); });
@@ -162,11 +162,11 @@ TEST(Pmi2Store, SaysSoWhenItCannotFindOutWhoIsAbsent) {
 }
 
 TEST(Pmi2Store, RankAndSizeMustBeThoseOfTheEnvironment) {
-  FakePmi2Server server{{.world_size = 2, .rank_offset = 1}};
+  FakePmiServer server{{.world_size = 2, .rank_offset = 1}};
   const Error rank_error = thrown_by([&] { join(server, 0, 2); });
   EXPECT_EQ(rank_error.code(), ErrorCode::conflict);
   EXPECT_THAT(rank_error.what(), HasSubstr("PMI_RANK says rank 0, the PMI-2 server says 1"));
-  FakePmi2Server other{{.world_size = 2}};
+  FakePmiServer other{{.world_size = 2}};
   const Error size_error = thrown_by([&] { join(other, 0, 3); });
   EXPECT_THAT(size_error.what(), HasSubstr("PMI_SIZE says size 3, the PMI-2 server says 2"));
 }
@@ -194,7 +194,7 @@ TEST(Pmi2Store, GarbageIsAProtocolError) {
 
 TEST(Pmi2Store, ServerThatClosesIsLost) {
   EXPECT_EQ(joining_error({.fatal_command = "fullinit"})->code(), ErrorCode::peer_lost);
-  FakePmi2Server server{{.world_size = 2, .fatal_command = "kvs-fence"}};
+  FakePmiServer server{{.world_size = 2, .fatal_command = "kvs-fence"}};
   const auto store = join(server, 0, 2);
   EXPECT_EQ(error_of([&] { store->fence(soon()); })->code(), ErrorCode::peer_lost);
 }
@@ -233,7 +233,7 @@ TEST(Pmi2Store, DescriptorThatIsNoSocketIsLeftAlone) {
 }
 
 TEST(Pmi2Store, CloseIsIdempotentAndFinal) {
-  FakePmi2Server server{{.world_size = 1}};
+  FakePmiServer server{{.world_size = 1}};
   const auto store = join(server, 0, 1);
   store->close();
   store->close();
@@ -245,7 +245,7 @@ TEST(Pmi2Store, CloseIsIdempotentAndFinal) {
 }
 
 TEST(Pmi2Store, CloseGivesUpOnASilentServer) {
-  FakePmi2Server server{{.world_size = 1, .silent_command = "finalize"}};
+  FakePmiServer server{{.world_size = 1, .silent_command = "finalize"}};
   const auto store = join(server, 0, 1);
   const auto begin = std::chrono::steady_clock::now();
   store->close();

@@ -1,6 +1,7 @@
 // Framing, parsing and value encoding of PMI-2.
 #include "kvs/pmi2_wire.hpp"
 
+#include "kvs/pmi_value.hpp"
 #include "support/sanitized.hpp"
 #include "unit/kvs/rank_threads.hpp"
 
@@ -10,7 +11,7 @@ namespace {
 using test::error_of;
 
 TEST(Pmi2Message, IsFramedAsSlurmExpects) {
-  const Pmi2Message message{.command = "kvs-put", .fields = {{"key", "k"}, {"value", "a=b"}}};
+  const PmiMessage message{.command = "kvs-put", .fields = {{"key", "k"}, {"value", "a=b"}}};
   EXPECT_EQ(encode_pmi2(message), "28    cmd=kvs-put;key=k;value=a=b;");
 }
 
@@ -57,7 +58,7 @@ TEST(Pmi2Greeting, TellsRefusalFromGarbage) {
 }
 
 Bytes join(std::string_view key, const std::vector<std::string>& texts) {
-  Pmi2ValueAssembler value{key, texts.at(0)};
+  PmiValueAssembler value{key, texts.at(0)};
   EXPECT_EQ(value.texts(), texts.size());
   for (std::size_t i = 1; i < texts.size(); ++i) value.add(texts[i]);
   return std::move(value).finish();
@@ -67,7 +68,7 @@ TEST(Pmi2Value, SurvivesTheTripAtEverySize) {
   const std::string key(64, 'k');
   for (std::size_t size = 0; size < 5000; size += ::ddp::test::kSanitized ? 7 : 1) {
     const Bytes value = test::awkward_value(1, size);
-    const auto texts = split_pmi2_value(key, value);
+    const auto texts = split_pmi_value(key, value, kPmi2MaxValueBytes);
     for (const std::string& text : texts) {
       ASSERT_LE(text.size(), kPmi2MaxValueBytes) << size;
       ASSERT_FALSE(text.empty()) << size;
@@ -79,13 +80,13 @@ TEST(Pmi2Value, SurvivesTheTripAtEverySize) {
 
 TEST(Pmi2Value, NoticesEveryDamage) {
   const Bytes value = test::awkward_value(0, 2000);
-  const auto texts = split_pmi2_value("key", value);
+  const auto texts = split_pmi_value("key", value, kPmi2MaxValueBytes);
   ASSERT_GE(texts.size(), 3U);
   const auto code_of = [&](auto damage) {
     auto damaged = texts;
     damage(damaged);
     const auto error = error_of([&] {
-      Pmi2ValueAssembler assembler{"key", damaged.at(0)};
+      PmiValueAssembler assembler{"key", damaged.at(0)};
       for (std::size_t i = 1; i < damaged.size(); ++i) assembler.add(damaged[i]);
       std::move(assembler).finish();
     });
@@ -103,10 +104,12 @@ TEST(Pmi2Value, NoticesEveryDamage) {
 }
 
 TEST(Pmi2Code, HasAName) {
-  EXPECT_EQ(pmi2_code_name(1), "PMI2_ERR_INIT (1)");
-  EXPECT_EQ(pmi2_code_name(14), "PMI2_ERR_OTHER (14)");
-  EXPECT_EQ(pmi2_code_name(-1), "PMI2_FAIL (-1)");
-  EXPECT_EQ(pmi2_code_name(15), "PMI-2 code 15");
+  EXPECT_EQ(pmi_code_name(2, 1), "PMI2_ERR_INIT (1)");
+  EXPECT_EQ(pmi_code_name(2, 14), "PMI2_ERR_OTHER (14)");
+  EXPECT_EQ(pmi_code_name(2, -1), "PMI2_FAIL (-1)");
+  EXPECT_EQ(pmi_code_name(2, 15), "PMI-2 code 15");
+  EXPECT_EQ(pmi_code_name(1, -1), "PMI_FAIL (-1)");
+  EXPECT_EQ(pmi_code_name(1, 14), "PMI_ERR_INVALID_KVS (14)");
 }
 
 }  // namespace

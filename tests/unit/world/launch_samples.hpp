@@ -15,6 +15,7 @@ inline Variables operator+(Variables first, const Variables& second) {
 
 inline constexpr auto kPmix = LaunchSource::pmix;
 inline constexpr auto kPmi2 = LaunchSource::pmi2;
+inline constexpr auto kPmi1 = LaunchSource::pmi1;
 inline constexpr auto kTorchrun = LaunchSource::torchrun;
 inline constexpr auto kSlurm = LaunchSource::slurm;
 inline constexpr auto kOpenMpi = LaunchSource::openmpi;
@@ -36,6 +37,14 @@ inline Variables pmix(const std::string& name_space = "slurm.pmix.42.0") {
 }
 
 inline Variables pmi2() { return {{"PMI_FD", "11"}, {"PMI_JOBID", "42.0"}, {"PMI_RANK", "1"}, {"PMI_SIZE", "4"}}; }
+
+inline Variables hydra() {
+  return {{"PMI_FD", "6"}, {"PMI_RANK", "1"}, {"PMI_SIZE", "4"}, {"MPI_LOCALNRANKS", "2"}, {"MPI_LOCALRANKID", "1"}};
+}
+
+inline Variables flux() {
+  return {{"FLUX_TASK_RANK", "1"}, {"FLUX_JOB_SIZE", "4"}, {"FLUX_JOB_NNODES", "2"}, {"FLUX_TASK_LOCAL_ID", "1"}};
+}
 
 /// The five variables that scripts export by hand.
 inline Variables bare_torch() {

@@ -9,7 +9,7 @@ TEST(SshCommandTest, AsksNothingAndShowsNoSecret) {
   LaunchOptions options;
   options.ssh_command = {"ssh", "-i", "my key"};
   options.ssh_port = 2222;
-  const auto command = agent_ssh_command(options, "n1", "/opt/it's/ddprun");
+  const auto command = agent_start_command(options, "n1", "/opt/it's/ddprun");
   EXPECT_THAT(command,
               AllOf(Contains("BatchMode=yes"), Contains("ConnectTimeout=10"), Contains("-T"), Contains("2222")));
   EXPECT_EQ(std::vector<std::string>(command.begin(), command.begin() + 3), options.ssh_command);
@@ -17,8 +17,27 @@ TEST(SshCommandTest, AsksNothingAndShowsNoSecret) {
   EXPECT_EQ(command.back(), "exec '/opt/it'\\''s/ddprun' --agent-from-stdin");
 }
 
+TEST(AgentCommandTest, IsATemplateOrGetsHostAndCommandAtTheEnd) {
+  LaunchOptions options;
+  const auto command = [&](std::vector<std::string> words) {
+    options.agent_command = std::move(words);
+    return agent_start_command(options, "n1", "/opt/a b/ddprun");
+  };
+  EXPECT_THAT(command({"rsh"}), ElementsAre("rsh", "n1", "/opt/a b/ddprun", "--agent-from-stdin"));
+  EXPECT_THAT(command({"kubectl", "exec", "-i", "pod/{host}", "--"}),
+              ElementsAre("kubectl", "exec", "-i", "pod/n1", "--", "/opt/a b/ddprun", "--agent-from-stdin"));
+  EXPECT_THAT(command({"blaunch", "{host}", "{command}"}),
+              ElementsAre("blaunch", "n1", "exec '/opt/a b/ddprun' --agent-from-stdin"));
+  EXPECT_EQ(starter(options), "blaunch");
+  const auto hint = [&](int status) { return hint_for_ssh_end(options, "n1", status, "", "/opt/ddprun"); };
+  EXPECT_EQ(hint(1), "try 'echo works | blaunch n1 cat'");
+  EXPECT_THAT(hint(127), HasSubstr("/opt/ddprun must be there"));
+}
+
 TEST(SshEndTest, TheHintFitsTheCause) {
-  const auto hint = [](int status, const char* said) { return hint_for_ssh_end("n1", status, said, "/opt/ddprun"); };
+  const auto hint = [](int status, const char* said) {
+    return hint_for_ssh_end({}, "n1", status, said, "/opt/ddprun");
+  };
   EXPECT_THAT(hint(255, "u@n1: Permission denied (publickey)"), HasSubstr("without a password"));
   EXPECT_THAT(hint(255, "Host key verification failed"), HasSubstr("known_hosts"));
   EXPECT_THAT(hint(255, "ssh: Could not resolve hostname n1: Name or service not known"), HasSubstr("check the name"));

@@ -35,7 +35,8 @@ Variables step(int tasks, const std::string& per_node) {
 }
 
 RoleDecision decide(const LaunchOptions& some, Variables variables = {}) {
-  return decide_role(some, base::Environment{std::move(variables)});
+  const base::Environment environment{std::move(variables)};
+  return decide_role(some, environment, base::EngineTask::read(environment));
 }
 
 std::string refusal(const LaunchOptions& some, Variables variables) {
@@ -181,6 +182,62 @@ TEST(RoleTest, AStepMustHaveOneTaskOnEachNodeAndPmi) {
   LaunchOptions standalone = options();
   standalone.standalone = true;
   EXPECT_EQ(decide(standalone, step(4, "2(x2)")).role, LaunchRole::alone);
+}
+
+Variables hydra(int tasks, int here = 1) {
+  return {{"PMI_FD", "6"},
+          {"PMI_RANK", "1"},
+          {"PMI_SIZE", std::to_string(tasks)},
+          {"MPI_LOCALNRANKS", std::to_string(here)}};
+}
+
+Variables open_mpi(int tasks, int here = 1) {
+  return {{"PMIX_NAMESPACE", "123"},
+          {"PMIX_RANK", "1"},
+          {"OMPI_COMM_WORLD_RANK", "1"},
+          {"OMPI_COMM_WORLD_SIZE", std::to_string(tasks)},
+          {"OMPI_COMM_WORLD_LOCAL_SIZE", std::to_string(here)}};
+}
+
+TEST(RoleTest, ATaskOfAnotherEngineIsTheAgentOfItsNode) {
+  const Variables flux{{"FLUX_TASK_RANK", "1"}, {"FLUX_JOB_SIZE", "3"}, {"FLUX_JOB_NNODES", "3"}, {"PMI_FD", "6"}};
+  const Variables pals{
+      {"PALS_RANKID", "1"}, {"PMI_SIZE", "3"}, {"PMI_LOCAL_SIZE", "1"}, {"PMIX_NAMESPACE", "x"}, {"PMIX_RANK", "1"}};
+  Variables jsrun = open_mpi(3);
+  jsrun.insert({{"JSM_NAMESPACE_RANK", "1"}, {"JSM_NAMESPACE_SIZE", "3"}, {"JSM_NAMESPACE_LOCAL_SIZE", "1"}});
+  for (const auto& [variables, engine] :
+       {std::pair{hydra(3), "Hydra"}, {open_mpi(3), "Open MPI"}, {flux, "Flux"}, {pals, "PALS"}, {jsrun, "jsrun"}}) {
+    const RoleDecision decision = decide(options(), variables);
+    EXPECT_EQ(decision.role, LaunchRole::step_agent) << engine;
+    EXPECT_EQ(decision.nodes.min, 3) << engine;
+    EXPECT_EQ(decision.task, 1) << engine;
+    EXPECT_EQ(decision.engine, engine);
+    EXPECT_THAT(decision.reason, HasSubstr(engine));
+  }
+  EXPECT_EQ(decide(options(), hydra(1)).role, LaunchRole::alone);
+  EXPECT_THAT(refusal(options(), hydra(4, 2)), AllOf(HasSubstr("this job of Hydra has 4 tasks, several on a node (2"),
+                                                     HasSubstr("-ppn 1"), HasSubstr("--standalone")));
+  EXPECT_THAT(refusal(with_nodes(2, 2), open_mpi(3)), HasSubstr("this job of Open MPI has 3 nodes"));
+  EXPECT_THAT(refusal(options(), {{"MPI_LOCALNRANKS", "1"}, {"PMI_PORT", "n0:1"}, {"PMI_ID", "1"}}),
+              HasSubstr("without -pmi-port"));
+  Variables without = hydra(3);
+  without.erase("PMI_FD");
+  EXPECT_THAT(refusal(options(), without), HasSubstr("no PMI"));
+}
+
+TEST(RoleTest, EnginesInsideSlurmAndWorkersOfOthersAreToldApart) {
+  Variables inside = step(2, "1(x2)");  // mpiexec's daemons are such a step
+  inside.erase("PMIX_NAMESPACE");
+  inside.merge(hydra(3));
+  EXPECT_EQ(decide(options(), inside).engine, "Hydra");
+  EXPECT_EQ(decide(options(), inside).nodes.min, 3);
+  Variables around = step(2, "1(x2)");  // srun in a task of mpirun
+  around.merge(open_mpi(3));
+  EXPECT_EQ(decide(options(), around).engine, "");
+  EXPECT_EQ(decide(options(), around).nodes.min, 2);
+  Variables worker = hydra(3);
+  worker["TORCHELASTIC_RUN_ID"] = "none";
+  EXPECT_EQ(decide(options(), worker).role, LaunchRole::alone);
 }
 
 TEST(RoleTest, AnEndpointServesWhereAStepHasNoPmi) {

@@ -7,7 +7,7 @@
 
 #include "base/host_name.hpp"
 #include "support/error_of.hpp"
-#include "support/fake_pmi2_server.hpp"
+#include "support/fake_pmi_server.hpp"
 #include "support/left_children.hpp"
 
 namespace ddp::launcher {
@@ -300,17 +300,20 @@ TEST_F(EndpointRendezvous, NobodyThereIsToldAtTheDeadline) {
 // ---- Slurm step
 
 struct StepRendezvous : ::testing::Test {
-  static Rendezvous meet(ddp::test::FakePmi2Server& server, int task, Deadline deadline = patience()) {
+  static Rendezvous meet(ddp::test::FakePmiServer& server, int task, Deadline deadline = patience()) {
     const base::UniqueFd pmi = server.take_client(task);
     const base::Environment environment{Variables{{"PMI_FD", std::to_string(pmi.get())},
+                                                  {"PMI_JOBID", "77.0"},
                                                   {"SLURM_PROCID", std::to_string(task)},
                                                   {"SLURM_NODEID", std::to_string(10 + task)}}};
-    return meet_in_step(environment, {"127.0.0." + std::to_string(1 + task)}, deadline);
+    RoleDecision role;
+    role.task = task;
+    return meet_in_step(role, environment, {"127.0.0." + std::to_string(1 + task)}, deadline);
   }
 };
 
 TEST_F(StepRendezvous, TaskZeroTellsTheOthers) {
-  ddp::test::FakePmi2Server server{{.world_size = 3}};
+  ddp::test::FakePmiServer server{{.world_size = 3}};
   std::vector<std::optional<Rendezvous>> tasks(3);
   std::vector<std::thread> threads;
   for (int task = 0; task < 3; ++task) {
@@ -330,26 +333,26 @@ TEST_F(StepRendezvous, TaskZeroTellsTheOthers) {
 }
 
 TEST_F(StepRendezvous, ATaskThatDoesNotComeIsToldAtTheDeadline) {
-  ddp::test::FakePmi2Server server{{.world_size = 2}};
+  ddp::test::FakePmiServer server{{.world_size = 2}};
   const Error error = thrown_by([&] { meet(server, 0, Deadline::after(milliseconds(100))); });
   EXPECT_EQ(error.code(), ErrorCode::unavailable);
   EXPECT_THAT(error.what(), AllOf(HasSubstr("the other agents of this Slurm step"), HasSubstr("without srun")));
 }
 
 TEST_F(StepRendezvous, APmiThatIsSilentOrTalksNonsenseIsAnError) {
-  ddp::test::FakePmi2Server silent{{.silent_command = "fullinit"}};
-  ddp::test::FakePmi2Server nonsense{{.raw = {{"fullinit", "nonsense"}}}};
+  ddp::test::FakePmiServer silent{{.silent_command = "fullinit"}};
+  ddp::test::FakePmiServer nonsense{{.raw = {{"fullinit", "nonsense"}}}};
   const auto late = error_of([&] { meet(silent, 0, Deadline::after(milliseconds(100))); });
   const auto wrong = error_of([&] { meet(nonsense, 0); });
   ASSERT_TRUE(late && wrong);
   for (const Error& error : {*late, *wrong}) {
     EXPECT_EQ(error.code(), ErrorCode::unavailable);
-    EXPECT_THAT(error.what(), HasSubstr("PMI-2 server"));
+    EXPECT_THAT(error.what(), AnyOf(HasSubstr("PMI-2 server"), HasSubstr("PMI server")));
   }
 }
 
 TEST_F(StepRendezvous, LeavesNoProcess) {
-  ddp::test::FakePmi2Server server{{.world_size = 2}};
+  ddp::test::FakePmiServer server{{.world_size = 2}};
   ASSERT_TRUE(error_of([&] { meet(server, 1, Deadline::after(milliseconds(1))); }));
   EXPECT_EQ(ddp::test::left_children(), "");
 }

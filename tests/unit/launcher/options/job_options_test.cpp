@@ -74,6 +74,19 @@ TEST_F(HostOptionsTest, SshsCommandAndPort) {
   EXPECT_THAT(complaint({"--ssh-port", "22", "x"}), HasSubstr("add -H or --hostfile"));
 }
 
+TEST_F(HostOptionsTest, AnotherCommandThanSsh) {
+  EXPECT_THAT(parse({"-H", "n0", "--agent-command", "kubectl exec -i {host} --", "x"}).agent_command,
+              ElementsAre("kubectl", "exec", "-i", "{host}", "--"));
+  const auto refused = [this](const char* command) { return complaint({"-H", "n0", "--agent-command", command, "x"}); };
+  EXPECT_THAT(refused("rsh {hosts}"), HasSubstr("the places are {host} and {command}"));
+  EXPECT_THAT(refused("{host} x"), HasSubstr("begin with one"));
+  EXPECT_THAT(refused("rsh {host}{host}"), HasSubstr("twice"));
+  EXPECT_THAT(refused("sh -c {command} {command}"), HasSubstr("twice"));
+  EXPECT_THAT(refused(""), HasSubstr("--agent-command"));
+  EXPECT_THAT(complaint({"-H", "n0", "--agent-command", "rsh", "--ssh-port", "22", "x"}), HasSubstr("is for ssh"));
+  EXPECT_THAT(complaint({"--agent-command", "rsh", "x"}), HasSubstr("add -H or --hostfile"));
+}
+
 TEST_F(HostOptionsTest, ContradictionsAreRefused) {
   EXPECT_THAT(complaint({"-H", "n0", "--hostfile", file("n1"), "x"}), HasSubstr("give one of them"));
   EXPECT_THAT(complaint({"-H", "n0", "--standalone", "x"}), HasSubstr("--standalone"));

@@ -1,4 +1,4 @@
-#include "support/fake_pmi2_server.hpp"
+#include "support/fake_pmi_server.hpp"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -11,11 +11,13 @@
 
 #include <fmt/format.h>
 
+#include "kvs/pmi1_wire.hpp"
+
 namespace ddp::test {
 
-using kvs::Pmi2Message;
+using kvs::PmiMessage;
 
-FakePmi2Server::FakePmi2Server(Options options) : options_(std::move(options)) {
+FakePmiServer::FakePmiServer(Options options) : options_(std::move(options)) {
   for (int rank = 0; rank < options_.world_size; ++rank) {
     std::array<int, 2> pair{};
     if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair.data()) != 0) throw std::runtime_error("socketpair");
@@ -31,12 +33,12 @@ FakePmi2Server::FakePmi2Server(Options options) : options_(std::move(options)) {
   thread_ = std::thread([this] { serve(); });
 }
 
-FakePmi2Server::~FakePmi2Server() {
+FakePmiServer::~FakePmiServer() {
   stop_write_.reset();
   thread_.join();
 }
 
-void FakePmi2Server::serve() {
+void FakePmiServer::serve() {
   for (;;) {
     std::vector<pollfd> entries{{.fd = stop_read_.get(), .events = POLLIN, .revents = 0}};
     for (const Connection& connection : connections_) {
@@ -50,12 +52,13 @@ void FakePmi2Server::serve() {
   }
 }
 
-void FakePmi2Server::handle_bytes(int rank) {
+void FakePmiServer::handle_bytes(int rank) {
   Connection& connection = connections_[static_cast<std::size_t>(rank)];
   std::array<char, 4096> buffer{};
   const ssize_t count = ::recv(connection.fd.get(), buffer.data(), buffer.size(), 0);
   if (count <= 0) return connection.fd.reset();
   connection.received.append(buffer.data(), static_cast<std::size_t>(count));
+  if (options_.version == 1) return handle_lines(rank);
   if (!connection.greeted) {
     const auto end = connection.received.find('\n');
     if (end == std::string::npos) return;
@@ -66,23 +69,76 @@ void FakePmi2Server::handle_bytes(int rank) {
   while (connection.fd && connection.received.size() >= 6) {
     const std::size_t length = kvs::parse_pmi2_length(connection.received.substr(0, 6));
     if (connection.received.size() < 6 + length) return;
-    const Pmi2Message request = kvs::parse_pmi2(connection.received.substr(6, length));
+    const PmiMessage request = kvs::parse_pmi2(connection.received.substr(6, length));
     connection.received.erase(0, 6 + length);
     handle(rank, request);
   }
 }
 
-void FakePmi2Server::handle(int rank, const Pmi2Message& request) {
+bool FakePmiServer::misbehave(int rank, const std::string& command) {
+  Connection& connection = connections_[static_cast<std::size_t>(rank)];
+  if (command == options_.silent_command) return true;
+  if (command == options_.fatal_command) {
+    connection.fd.reset();
+    return true;
+  }
+  const auto raw = options_.raw.find(command);
+  if (raw == options_.raw.end()) return false;
+  ::send(connection.fd.get(), raw->second.data(), raw->second.size(), MSG_NOSIGNAL);
+  return true;
+}
+
+void FakePmiServer::handle_lines(int rank) {
+  Connection& connection = connections_[static_cast<std::size_t>(rank)];
+  for (std::size_t end = 0; connection.fd && (end = connection.received.find('\n')) != std::string::npos;) {
+    const PmiMessage request = kvs::parse_pmi1(connection.received.substr(0, end));
+    connection.received.erase(0, end + 1);
+    handle_1(rank, request);
+  }
+}
+
+void FakePmiServer::handle_1(int rank, const PmiMessage& request) {
   Connection& connection = connections_[static_cast<std::size_t>(rank)];
   const std::string& command = request.command;
   const auto field = [&](std::string_view name) { return std::string(request.find(name).value_or("")); };
-  if (command == options_.silent_command) return;
-  if (command == options_.fatal_command) return connection.fd.reset();
-  if (const auto raw = options_.raw.find(command); raw != options_.raw.end()) {
-    ::send(connection.fd.get(), raw->second.data(), raw->second.size(), MSG_NOSIGNAL);
-    return;
+  if (misbehave(rank, command)) return;
+  if (command == "initack") {  // as on a connection to PMI_PORT
+    answer(rank, {.command = "initack"});
+    answer(rank, {.command = "set", .fields = {{"size", std::to_string(options_.world_size)}}});
+    answer(rank, {.command = "set", .fields = {{"rank", std::to_string(rank + options_.rank_offset)}}});
+    answer(rank, {.command = "set", .fields = {{"debug", "0"}}});
+  } else if (command == "init") {
+    answer(rank,
+           {.command = "response_to_init", .fields = {{"pmi_version", "1"}, {"pmi_subversion", "1"}, {"rc", "0"}}});
+  } else if (command == "get_maxes") {
+    answer(rank,
+           {.command = "maxes", .fields = {{"kvsname_max", "256"}, {"keylen_max", "64"}, {"vallen_max", "1024"}}});
+  } else if (command == "get_my_kvsname") {
+    answer(rank, {.command = "my_kvsname", .fields = {{"kvsname", "kvs_0"}}});
+  } else if (command == "put") {
+    pending_[field("key")] = field("value");
+    answer(rank, {.command = "put_result", .fields = {{"rc", "0"}, {"msg", "success"}}});
+  } else if (command == "get") {
+    visible_["PMI_process_mapping"] = fmt::format("(vector,(0,1,{}))", options_.world_size);
+    const auto found = visible_.find(field("key"));
+    PmiMessage reply{.command = "get_result", .fields = {{"rc", "-1"}, {"msg", "not_found"}, {"value", "unknown"}}};
+    if (found != visible_.end()) reply.fields = {{"rc", "0"}, {"msg", "success"}, {"value", found->second}};
+    answer(rank, reply);
+  } else if (command == "barrier_in") {
+    connection.in_fence = true;
+    finish_fence();
+  } else if (command == "finalize") {
+    answer(rank, {.command = "finalize_ack"});
+    connection.fd.reset();
   }
-  Pmi2Message reply{.command = command + "-response", .fields = {{"rc", "0"}}};
+}
+
+void FakePmiServer::handle(int rank, const PmiMessage& request) {
+  Connection& connection = connections_[static_cast<std::size_t>(rank)];
+  const std::string& command = request.command;
+  const auto field = [&](std::string_view name) { return std::string(request.find(name).value_or("")); };
+  if (misbehave(rank, command)) return;
+  PmiMessage reply{.command = command + "-response", .fields = {{"rc", "0"}}};
   if (command == "fullinit") {
     reply.fields.emplace_back("rank", std::to_string(rank + options_.rank_offset));
     reply.fields.emplace_back("size", std::to_string(options_.world_size));
@@ -121,19 +177,20 @@ void FakePmi2Server::handle(int rank, const Pmi2Message& request) {
   if (command == "finalize") connection.fd.reset();
 }
 
-void FakePmi2Server::answer(int rank, const Pmi2Message& message) {
-  const std::string text = kvs::encode_pmi2(message);
+void FakePmiServer::answer(int rank, const PmiMessage& message) {
+  const std::string text = options_.version == 1 ? kvs::encode_pmi1(message) : kvs::encode_pmi2(message);
   ::send(connections_[static_cast<std::size_t>(rank)].fd.get(), text.data(), text.size(), MSG_NOSIGNAL);
 }
 
-void FakePmi2Server::finish_fence() {
+void FakePmiServer::finish_fence() {
   const auto in_fence = [](const Connection& connection) { return connection.in_fence; };
   if (!std::all_of(connections_.begin(), connections_.end(), in_fence)) return;
   for (auto& [key, value] : pending_) visible_[key] = value;
   pending_.clear();
   for (int rank = 0; rank < options_.world_size; ++rank) {
     connections_[static_cast<std::size_t>(rank)].in_fence = false;
-    answer(rank, {.command = "kvs-fence-response", .fields = {{"rc", "0"}}});
+    const char* const end = options_.version == 1 ? "barrier_out" : "kvs-fence-response";
+    answer(rank, {.command = end, .fields = {{"rc", "0"}}});
   }
 }
 

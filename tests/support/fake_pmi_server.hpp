@@ -1,5 +1,5 @@
-// A PMI-2 server in a thread, for ranks that are threads of the test: what slurmstepd and srun do together, and the
-// ways in which they can go wrong.
+// A PMI server in a thread, for ranks that are threads of the test: what slurmstepd and srun (PMI-2), or Hydra and Flux
+// (PMI-1), do together, and the ways in which they can go wrong.
 #pragma once
 
 #include <cstddef>
@@ -14,10 +14,11 @@
 
 namespace ddp::test {
 
-class FakePmi2Server {
+class FakePmiServer {
  public:
   struct Options {
     int world_size = 1;
+    int version = 2;
     std::string greeting = "cmd=response_to_init rc=0 pmi_version=2 pmi_subversion=0\n";
     int rank_offset = 0;                          ///< added to the rank in the answer to fullinit
     std::string silent_command = {};              ///< never answered
@@ -25,10 +26,10 @@ class FakePmi2Server {
     std::map<std::string, std::string> raw = {};  ///< command to the bytes that are sent instead of the right answer
   };
 
-  explicit FakePmi2Server(Options options);
-  FakePmi2Server(const FakePmi2Server&) = delete;
-  FakePmi2Server& operator=(const FakePmi2Server&) = delete;
-  ~FakePmi2Server();
+  explicit FakePmiServer(Options options);
+  FakePmiServer(const FakePmiServer&) = delete;
+  FakePmiServer& operator=(const FakePmiServer&) = delete;
+  ~FakePmiServer();
 
   /// The descriptor that rank @p rank would find in PMI_FD. Each can be taken once.
   base::UniqueFd take_client(int rank) { return std::move(clients_[static_cast<std::size_t>(rank)]); }
@@ -43,8 +44,11 @@ class FakePmi2Server {
 
   void serve();
   void handle_bytes(int rank);
-  void handle(int rank, const kvs::Pmi2Message& request);
-  void answer(int rank, const kvs::Pmi2Message& message);
+  void handle_lines(int rank);
+  void handle(int rank, const kvs::PmiMessage& request);
+  void handle_1(int rank, const kvs::PmiMessage& request);
+  bool misbehave(int rank, const std::string& command);
+  void answer(int rank, const kvs::PmiMessage& message);
   void finish_fence();
 
   Options options_;
