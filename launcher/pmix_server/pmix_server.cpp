@@ -144,6 +144,7 @@ PmixServer::PmixServer(const std::string& tmpdir, const std::string& topology_xm
       guard_(std::make_unique<AcceptGuard>()),
       aborts_(std::make_unique<AbortInbox>()),
       modex_(std::make_unique<ModexInbox>()) {
+  pmix_server();  // throws where there is no library, before lists are built that only it can free
   forget_outer_pmix();
   // Clients come over TCP to 127.0.0.1, libpmix 4's only transport, and its "native" believes the user that they name.
   // The guard keeps other users' and silent processes out, and the namespace: it has 128 random bits, which only ranks
