@@ -25,7 +25,7 @@ function(ddp_drop_needless_rpath prefix name)
   endif()
 endfunction()
 
-# ddp_find_when_opened(PREFIX): for a library that libddp opens while it runs and only ddprun links. ddp_<prefix>_headers is
+# ddp_find_when_opened(PREFIX): for a library that libddp and its programs open while they run. ddp_<prefix>_headers is
 # what compiling needs of it; ddp_<prefix>_run_path has the folders that the loader would not look into by itself, for the
 # run paths of what opens it (the build tree's have them here).
 function(ddp_find_when_opened prefix)

@@ -36,7 +36,8 @@ set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
 
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_NAME libddp)
 set(CPACK_DEBIAN_RUNTIME_PACKAGE_SECTION libs)
-set(CPACK_DEBIAN_RUNTIME_PACKAGE_SHLIBDEPS ON)  # libpmix2 by ddprun, which links what libddp.so opens
+set(CPACK_DEBIAN_RUNTIME_PACKAGE_SHLIBDEPS ON)
+set(CPACK_DEBIAN_RUNTIME_PACKAGE_DEPENDS "libpmix2 | libpmix2t64")  # which nothing links
 # What packages of programs that link libddp.so depend on. (cpack's own list would want plugins to have versions.)
 math(EXPR next "${PROJECT_VERSION_MAJOR} + 1")
 if(PROJECT_VERSION_MAJOR EQUAL 0)

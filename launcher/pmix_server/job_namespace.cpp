@@ -16,6 +16,7 @@
 #include <ddp/error.hpp>
 
 #include "kvs/pmix_library.hpp"
+#include "pmix_server/server_functions.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -136,8 +137,8 @@ kvs::InfoList job_data(const Layout& layout, const std::string& directory) {
     hosts += fmt::format("{}{}", node == 0 ? "" : ",", layout.name(node));
     ranks += fmt::format("{}{}", node == 0 ? "" : ";", layout.ranks_text(node));
   }
-  const CString node_map = compress(PMIx_generate_regex, hosts, "describing the hosts to PMIx");
-  const CString proc_map = compress(PMIx_generate_ppn, ranks, "describing the ranks to PMIx");
+  const CString node_map = compress(pmix_server().generate_regex, hosts, "describing the hosts to PMIx");
+  const CString proc_map = compress(pmix_server().generate_ppn, ranks, "describing the ranks to PMIx");
   const auto count = static_cast<std::uint32_t>(layout.num_ranks());
   const auto local_count = static_cast<std::uint32_t>(layout.ranks_on(layout.this_node()));
 
@@ -182,14 +183,14 @@ JobNamespace::JobNamespace(PmixServer& server, const JobShape& shape) : server_(
   const int count = layout.ranks_on(layout.this_node());
   kvs::InfoList data = job_data(layout, server.directory());
   const pmix_proc_t job = kvs::make_proc(name_, PMIX_RANK_WILDCARD);
-  kvs::require_pmix(PMIx_server_register_nspace(job.nspace, count, data.data(), data.size(), nullptr, nullptr),
+  kvs::require_pmix(pmix_server().register_nspace(job.nspace, count, data.data(), data.size(), nullptr, nullptr),
                     "registering the job with the PMIx server");
   for (int rank = first; rank < first + count; ++rank) {
     const pmix_proc_t proc = kvs::make_proc(name_, static_cast<pmix_rank_t>(rank));
     const pmix_status_t status =
-        PMIx_server_register_client(&proc, ::geteuid(), ::getegid(), &server.aborts(), nullptr, nullptr);
+        pmix_server().register_client(&proc, ::geteuid(), ::getegid(), &server.aborts(), nullptr, nullptr);
     if (status != PMIX_SUCCESS && status != PMIX_OPERATION_SUCCEEDED) {
-      PMIx_server_deregister_nspace(job.nspace, nullptr, nullptr);
+      pmix_server().deregister_nspace(job.nspace, nullptr, nullptr);
       kvs::require_pmix(status, fmt::format("registering rank {} with the PMIx server", rank));
     }
   }
@@ -200,13 +201,13 @@ JobNamespace::~JobNamespace() {
   // First, because an answer refers to the library's own record of a call.
   server_.modex().answer_all(PMIX_ERR_JOB_ABORTED);
   const pmix_proc_t job = kvs::make_proc(name_, PMIX_RANK_WILDCARD);
-  PMIx_server_deregister_nspace(job.nspace, nullptr, nullptr);
+  pmix_server().deregister_nspace(job.nspace, nullptr, nullptr);
 }
 
 EnvironmentMap JobNamespace::client_environment(int rank) const {
   const pmix_proc_t proc = kvs::make_proc(name_, static_cast<pmix_rank_t>(rank));
   EnvironmentArray array;
-  kvs::require_pmix(PMIx_server_setup_fork(&proc, array.receive()), "asking PMIx for a worker's environment");
+  kvs::require_pmix(pmix_server().setup_fork(&proc, array.receive()), "asking PMIx for a worker's environment");
   EnvironmentMap environment;
   for (char** line = array.lines(); line != nullptr && *line != nullptr; ++line) {
     const std::string_view text{*line};

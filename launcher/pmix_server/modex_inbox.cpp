@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "kvs/pmix_library.hpp"
+#include "pmix_server/server_functions.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -70,7 +71,7 @@ void ModexInbox::fetch_local(const std::string& name_space, int rank, std::uint6
     fetch = fetches_.emplace_back(std::make_unique<Fetch>(Fetch{.inbox = this, .id = id})).get();
   }
   const pmix_proc_t proc = kvs::make_proc(name_space, static_cast<pmix_rank_t>(rank));
-  const pmix_status_t status = PMIx_server_dmodex_request(&proc, fetched, fetch);
+  const pmix_status_t status = pmix_server().dmodex_request(&proc, fetched, fetch);
   if (status != PMIX_SUCCESS) fetched(status, nullptr, 0, fetch);
 }
 

@@ -20,6 +20,7 @@
 #include "base/env_table.hpp"
 #include "base/log.hpp"
 #include "kvs/pmix_library.hpp"
+#include "pmix_server/server_functions.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -143,6 +144,7 @@ PmixServer::PmixServer(const std::string& tmpdir, const std::string& topology_xm
       guard_(std::make_unique<AcceptGuard>()),
       aborts_(std::make_unique<AbortInbox>()),
       modex_(std::make_unique<ModexInbox>()) {
+  pmix_server();  // throws where there is no library, before lists are built that only it can free
   forget_outer_pmix();
   // Clients come over TCP to 127.0.0.1, libpmix 4's only transport, and its "native" believes the user that they name.
   // The guard keeps other users' and silent processes out, and the namespace: it has 128 random bits, which only ranks
@@ -163,7 +165,7 @@ PmixServer::PmixServer(const std::string& tmpdir, const std::string& topology_xm
       .rank(PMIX_SERVER_RANK, 0)
       .boolean(PMIX_SERVER_TOOL_SUPPORT, false)
       .boolean(PMIX_SERVER_REMOTE_CONNECTIONS, false);
-  kvs::require_pmix(PMIx_server_init(&buffer.module, infos.data(), infos.size()), "starting the PMIx server");
+  kvs::require_pmix(pmix_server().init(&buffer.module, infos.data(), infos.size()), "starting the PMIx server");
   inbox_of_the_server = modex_.get();
 }
 
@@ -175,7 +177,7 @@ PmixServer::~PmixServer() {
     return;
   }
   modex_->answer_all(PMIX_ERR_JOB_ABORTED);
-  const pmix_status_t status = PMIx_server_finalize();
+  const pmix_status_t status = pmix_server().finalize();
   if (status != PMIX_SUCCESS) {
     base::log(base::LogLevel::warning, "ending the PMIx server: {}", kvs::pmix_status_name(status));
   }
@@ -215,7 +217,7 @@ void ServerPulse::ask() {
   *answered_ = false;
   asked_at_ = Deadline::Clock::now();
   const pmix_proc_t nobody = kvs::make_proc(kNoNamespace, 0);
-  PMIx_server_deregister_client(&nobody, answer, question.release());
+  pmix_server().deregister_client(&nobody, answer, question.release());
 }
 
 std::optional<Deadline::Clock::time_point> ServerPulse::silent_since() const {

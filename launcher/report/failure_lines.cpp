@@ -16,7 +16,7 @@
 #include "base/errors.hpp"
 #include "base/process.hpp"
 #include "outcome/error_file.hpp"
-#include "report/seconds.hpp"
+#include "report/report_lines.hpp"
 
 namespace ddp::launcher {
 namespace {

@@ -2,7 +2,7 @@
 
 PyTorch's C++ interface changes with each version, so libddp cannot bring it compiled. Ranks that start at once compile once.
 DDP_TORCH_CACHE: the folder, instead of $XDG_CACHE_HOME/libddp or ~/.cache/libddp. CXX: the compiler. `python -m libddp.torch`
-compiles it ahead.
+compiles it ahead; with --check it says whether there is one, or a compiler.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ import sysconfig
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -36,9 +37,12 @@ _INCLUDE = _PACKAGE / "include"
 _NAME = "_libddp_torch"
 _OLDEST = (2, 9)  # PyTorch whose c10d the adapter compiles with
 _PATIENCE = 900.0  # seconds, for a compiler, and for another process that compiles
+_Found = TypeVar("_Found")
 _loading = threading.Lock()
 _loaded: Any = None
 _served = 0  # the process that has the threads
+_WITHOUT = ("without it work torch.distributed's own backends gloo and nccl, with DistributedDataParallel, under ddprun and "
+            "srun --ddp, and libddp's process groups")
 _THREADS = 4  # callbacks of futures that wait for others at a time; gloo has 2
 
 
@@ -52,7 +56,7 @@ def _compiler() -> list[str]:
     if shutil.which(words[0]) is None:
         raise _unusable(f"there is no compiler {words[0]}",
                         "install g++ 12 or newer, name one in CXX, or run python -m libddp.torch where there is one "
-                        "and share its DDP_TORCH_CACHE")
+                        f"and share its DDP_TORCH_CACHE; {_WITHOUT}")
     return words
 
 
@@ -112,6 +116,11 @@ def _compile(cache: AdapterCache, name: str, alone: bool) -> None:
         cache.keep(made, name)
 
 
+def _not_writable(cache: AdapterCache) -> libddp.Error:
+    return _unusable(f"it is not in {cache.path}, or does not load, and you may not write there",
+                     "have it compiled there, or name a folder of your own in DDP_TORCH_CACHE")
+
+
 def _provide(cache: AdapterCache, name: str, broken: int | None) -> int:
     """A descriptor of the library that is there, and is not the inode `broken`; compiled by one process if there is none."""
     made: list[int] = []
@@ -127,8 +136,7 @@ def _provide(cache: AdapterCache, name: str, broken: int | None) -> int:
     if there():
         return made[0]
     if not cache.writable():
-        raise _unusable(f"it is not in {cache.path}, or does not load, and you may not write there",
-                        "have it compiled there, or name a folder of your own in DDP_TORCH_CACHE")
+        raise _not_writable(cache)
     limit = time.monotonic() + _PATIENCE
     line = (f"libddp: compiling the adapter for torch {torch.__version__}, once, about a minute "
             "(python -m libddp.torch does it ahead)")
@@ -153,14 +161,13 @@ def _provide(cache: AdapterCache, name: str, broken: int | None) -> int:
     return made[0]
 
 
-def _obtain(broken: int | None = None) -> tuple[int, Path]:
+def _with_cache(what: Callable[[AdapterCache, str], _Found]) -> _Found:
     if tuple(int(number) for number in torch.__version__.split(".")[:2]) < _OLDEST:
         raise _unusable(f"PyTorch {torch.__version__} is too old", "take {}.{} or newer".format(*_OLDEST))
     try:
         cache = AdapterCache(_adapter_cache.place())
         try:
-            name = f"{_key()}.so"
-            return _provide(cache, name, broken), cache.path / name
+            return what(cache, f"{_key()}.so")
         finally:
             cache.close()
     except Unusable as problem:
@@ -169,11 +176,30 @@ def _obtain(broken: int | None = None) -> tuple[int, Path]:
         raise _unusable(f"{problem.strerror} ({problem.filename})", "name a folder elsewhere in DDP_TORCH_CACHE") from None
 
 
+def _obtain(broken: int | None = None) -> tuple[int, Path]:
+    return _with_cache(lambda cache, name: (_provide(cache, name, broken), cache.path / name))
+
+
 def library() -> Path:
     """The compiled adapter; compiles it if it is missing. Other processes that want the same wait."""
     file, path = _obtain()
     os.close(file)
     return path
+
+
+def check() -> str:
+    """Where the adapter is, or what will compile it; compiles nothing. Raises what a job's ranks would."""
+    def look(cache: AdapterCache, name: str) -> str:
+        if (file := cache.open_library(name)) is not None:
+            os.close(file)
+            return f"the adapter for torch {torch.__version__} is {cache.path / name}"
+        if not cache.writable():
+            raise _not_writable(cache)
+        _flags()
+        return (f"{_compiler()[0]} will compile the adapter for torch {torch.__version__} at its first use, once, about a minute "
+                "(python -m libddp.torch does it ahead)")
+
+    return _with_cache(look)
 
 
 def _imported(file: int) -> ModuleType:

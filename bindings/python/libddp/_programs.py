@@ -1,4 +1,4 @@
-"""The programs that come with the package, as commands: ddprun and ddp-info."""
+"""The programs that come with the package, as commands; ddp-selftest and ddp-plugin in the wheel of scripts/wheel."""
 
 from __future__ import annotations
 
@@ -7,19 +7,22 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-_FOLDER = Path(__file__).resolve().parent / "bin"
+_PACKAGE = Path(__file__).resolve().parent
+_FOLDER = _PACKAGE / "bin"
+CMAKE = _PACKAGE / "lib" / "cmake" / "ddp"
 
 
 def path_of(name: str) -> Path:
     return _FOLDER / name
 
 
-def start(name: str, arguments: list[str]) -> NoReturn:
+def start(name: str, arguments: list[str], program: Path | None = None) -> NoReturn:
     """In the place of this process."""
+    program = program or path_of(name)
     try:
-        os.execv(path_of(name), [name, *arguments])
+        os.execv(program, [name, *arguments])
     except OSError as error:
-        sys.exit(f"starting {path_of(name)}: {error.strerror}; install the package again")
+        sys.exit(f"starting {program}: {error.strerror}; install the package again")
 
 
 def ddprun() -> NoReturn:
@@ -29,3 +32,12 @@ def ddprun() -> NoReturn:
 
 def ddp_info() -> NoReturn:
     start("ddp-info", sys.argv[1:])
+
+
+def ddp_selftest() -> NoReturn:
+    start("ddp-selftest", sys.argv[1:])
+
+
+def ddp_plugin() -> NoReturn:
+    """For admins: ddp-plugin on."""
+    start("ddp-plugin", sys.argv[1:], _PACKAGE / "share" / "libddp" / "scripts" / "ddp-plugin")

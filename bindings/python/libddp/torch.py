@@ -62,7 +62,15 @@ def _rendezvous(url: str, timeout: datetime.timedelta = _TIMEOUT, **_: Any) -> I
 
 
 if __name__ == "__main__":  # python -m libddp.torch: what `import torch` may have imported already
+    import sys
+
     from libddp import _adapter
-    print(_adapter.library())
+    if sys.argv[1:] != ["--check"]:
+        print(_adapter.library())
+    else:
+        try:
+            print(_adapter.check())
+        except libddp.Error as problem:
+            sys.exit(f"python -m libddp.torch --check: {problem}")
 else:
     libddp_autoload.register()

@@ -4,8 +4,10 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <mutex>
 #include <new>
+#include <system_error>
 #include <type_traits>
 #include <utility>
 
@@ -14,10 +16,11 @@
 #include <ddp/error.hpp>
 
 #include "base/log.hpp"
-#include "kvs/pmix_library.hpp"
 
 namespace ddp::kvs {
 namespace {
+
+namespace fs = std::filesystem;
 
 [[noreturn]] void fail(std::string cause, std::string hint) {
   throw Error{{.code = ErrorCode::unavailable,
@@ -39,20 +42,24 @@ void* open_visible() {
   return library != nullptr ? library : dlopen(nullptr, RTLD_NOW);  // in the program itself
 }
 
-void* open_library(const std::string& name) {
-  if (void* visible = open_visible()) return visible;
-  if (void* library = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL)) return library;  // the loaded one of this name first
-  const char* reason = dlerror();
-  fail(fmt::format("the process has loaded none, and the loader says: {}", reason == nullptr ? "no reason" : reason),
-       "install PMIx 4.2 or newer on this node (Debian: libpmix2, Enterprise Linux: pmix), or add the folder of the "
-       "launcher's libpmix.so.2 to LD_LIBRARY_PATH; srun --mpi=pmi2 and torchrun work without it");
+/// Beside libddp.so, or below the folder of a program: package/lib/libddp and package/bin.
+void* open_inside(const std::string& name) {
+  std::error_code ignored;
+  const fs::path own = file_of(reinterpret_cast<const void*>(&open_inside), {});
+  const fs::path program = fs::read_symlink("/proc/self/exe", ignored);
+  for (const fs::path& folder : {own.parent_path() / "libddp", program.parent_path() / "../lib/libddp"}) {
+    const fs::path file = folder / name;
+    if (!file.is_absolute() || !fs::exists(file, ignored)) continue;
+    if (void* library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL)) return library;
+  }
+  return nullptr;
 }
 
 }  // namespace
 
-PmixLibrary::PmixLibrary(const std::string& name) {
-  void* const library = open_library(name);
+std::string PmixLibrary::find_functions(void* library, const std::string& name) {
   std::string missing;
+  file_.clear();
   const auto find = [&](auto& function, const char* symbol) {
     void* const found = dlsym(library, symbol);
     if (found == nullptr) missing += fmt::format("{}{}", missing.empty() ? "" : ", ", symbol);
@@ -62,11 +69,39 @@ PmixLibrary::PmixLibrary(const std::string& name) {
 #define DDP_PMIX_FIND(member, function) find(member, #function);
   DDP_PMIX_FUNCTIONS(DDP_PMIX_FIND)
 #undef DDP_PMIX_FIND
-  if (missing.empty()) return;
-  fail(fmt::format("{}{} has no {}", file_.empty() ? name : file_,
-                   get_version == nullptr ? "" : fmt::format(" ({})", get_version()), missing),
+  library_ = library;
+  return missing;
+}
+
+PmixLibrary::PmixLibrary(const std::string& name) {
+  void* const visible = open_visible();
+  // By its name: the loaded one first.
+  void* const found = visible != nullptr ? visible : dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
+  std::string reason;
+  if (found == nullptr) {
+    const char* const said = dlerror();
+    reason = said == nullptr ? "no reason" : said;
+  }
+  const std::string missing = found == nullptr ? "" : find_functions(found, name);
+  if (found != nullptr && missing.empty()) return;
+  const std::string lacking = fmt::format("{}{} has no {}", file_.empty() ? name : file_,
+                                          get_version == nullptr ? "" : fmt::format(" ({})", get_version()), missing);
+  if (void* const inside = visible != nullptr ? nullptr : open_inside(name);
+      inside != nullptr && find_functions(inside, name).empty()) {
+    base::log(base::LogLevel::debug, "PMIx's library is the one inside libddp: {}",
+              found == nullptr ? reason : lacking);
+    return;
+  }
+  if (found == nullptr) {
+    fail(fmt::format("the process has loaded none, and the loader says: {}", reason),
+         "install PMIx 4.2 or newer on this node (Debian: libpmix2, Enterprise Linux: pmix), or add the folder of the "
+         "launcher's libpmix.so.2 to LD_LIBRARY_PATH; srun --mpi=pmi2 and torchrun work without it");
+  }
+  fail(lacking,
        "libddp needs PMIx 4.2 or newer; a process can use only one PMIx: one that an MPI has loaded takes precedence");
 }
+
+void* PmixLibrary::function(const char* symbol) const noexcept { return dlsym(library_, symbol); }
 
 const PmixLibrary& pmix() {
   // Never destroyed: libpmix's thread may run while the process ends.

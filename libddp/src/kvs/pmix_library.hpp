@@ -42,17 +42,23 @@ struct PmixFunctions {
 #undef DDP_PMIX_MEMBER
 };
 
-/// The opened library. Looked for in this order: a PMIx whose functions the program can see (ddprun's, an MPI's), the
-/// libpmix.so.2 that the process has loaded, the loader's (LD_LIBRARY_PATH, the run path of libddp.so, the system's):
-/// PMIx is one per process. Never closed. Immutable: any thread.
+/// The opened library. Looked for in this order: a PMIx whose functions the program can see (an MPI's), the
+/// libpmix.so.2 that the process has loaded, the loader's (LD_LIBRARY_PATH, the run path of libddp.so, the system's),
+/// and, where there is none or one that does not serve, the one that a wheel has inside, in the folder libddp beside
+/// libddp.so. PMIx is one per process. Never closed. Immutable: any thread.
 class PmixLibrary : public PmixFunctions {
  public:
   /// Throws Error(unavailable) that says what was tried and what is missing. @param name for tests
   explicit PmixLibrary(const std::string& name = "libpmix.so.2");
 
   const std::string& file() const noexcept { return file_; }  ///< where the loader found it
+  /// One that is not in the table; null if the library has none of this name.
+  void* function(const char* symbol) const noexcept;
 
  private:
+  /// Fills the table from @p library; the names of what it lacks.
+  std::string find_functions(void* library, const std::string& name);
+  void* library_ = nullptr;
   std::string file_;
 };
 
