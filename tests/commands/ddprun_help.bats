@@ -74,7 +74,7 @@ options() { "$DDPRUN" --help | grep -oE '^ {2,6}(-[a-zA-Z], )?--[a-z-]+' | grep 
   touch train.py
   offered() { HOME=$PWD fish --no-config -c 'source ddprun.fish; complete -C "$argv[1]"' -- "$1" | cut -f 1 | sort; }
   offered 'ddprun --' | diff <(options | sort) -
-  [ "$(offered 'ddprun --nno')" = --nnodes ]
+  offered 'ddprun --nno' | grep -qx -- --nnodes # fish 4 also offers --nproc-per-node
   [ "$(offered 'ddprun --log-format ')" = $'json\ntext' ]
   [ "$(offered 'ddprun --bind=n')" = $'--bind=none\n--bind=numa' ]
   [ "$(offered 'ddprun --log-dir f')" = folder/ ]

@@ -62,5 +62,5 @@ setup() {
   chmod -R a+rX "$open"
   run -1 env SLURM_CONF="$open/slurm/slurm.conf" setpriv --reuid=65534 --clear-groups "$open/tree/share/libddp/scripts/ddp-plugin" on
   rm -r "$open"
-  [[ $output == "ddp-plugin: you may not write to $open/slurm: run it as root"* ]]
+  [[ $output == "ddp-plugin: you may not write to $open/slurm: run it as root"* ]] || { echo "$output"; return 1; }
 }
