@@ -292,6 +292,8 @@ Rendezvous meet_in_step(const RoleDecision& role, const base::Environment& envir
 }
 
 std::optional<base::EngineTask> task_of_engine(const base::Environment& environment, Deadline deadline) {
+  // what a rank of ddprun submits or starts inherits these variables, and is no task of its own
+  if (environment.raw("PMIX_NAMESPACE").value_or("").starts_with("ddp.")) return std::nullopt;
   auto task = base::EngineTask::read(environment);
   if (!task || (task->tasks && task->tasks_here) || !environment.has("PMIX_NAMESPACE")) return task;
   const std::string attempted = fmt::format("asking {}'s PMIx for the job's tasks", task->engine);
@@ -307,11 +309,17 @@ std::optional<base::EngineTask> task_of_engine(const base::Environment& environm
   const std::string told = child.read();
   int tasks = 0;
   int here = 0;
-  if (std::sscanf(told.c_str(), "+%d %d", &tasks, &here) != 2)
+  if (std::sscanf(told.c_str(), "+%d %d", &tasks, &here) != 2) {
+    const std::string cause = told.empty() ? "it did not answer" : told.substr(1);
+    if (!task->tasks) {  // only PMIx would make this a task: of a job that is over, by inherited variables
+      base::write_stderr_line(fmt::format("ddprun: warning: {}: {}; the job is on this host alone", attempted, cause));
+      return std::nullopt;
+    }
     throw Error{{.code = ErrorCode::unavailable,
                  .attempted = attempted,
-                 .cause = told.empty() ? "it did not answer" : told.substr(1),
+                 .cause = cause,
                  .hint = "give --standalone for a job on this host alone"}};
+  }
   task->tasks = tasks;
   if (here > 0) task->tasks_here = here;
   return task;

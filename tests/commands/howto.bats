@@ -144,7 +144,11 @@ use_package() {
 
 @test "howto: MPI launchers, and other engines" {
   command -v mpiexec.hydra >/dev/null || skip "needs mpiexec.hydra (scripts/dependencies test)"
+  mv train.py ranks.py
   use_package
+  mv ranks.py train.py
+  printf '#!/bin/bash\nshift 4\nexec "$@"\n' >bin/kubectl # exec -i HOST -- COMMAND
+  chmod +x bin/kubectl
   howto engines
   [ "$(grep -c "^rank [01]$" log)" -eq 2 ]
   [ "$(grep -c "^rank [01] of 2$" log)" -eq 4 ]

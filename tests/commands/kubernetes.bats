@@ -8,6 +8,7 @@ setup() {
   examples=$(cd "$BATS_TEST_DIRNAME/../../examples/kubernetes" && pwd)
   export PATH="${DDPRUN%/*}:$PATH" DDP_RDZV_SECRET="a phrase of a Secret, long enough"
   port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+  export PYTHONPATH=$BATS_TEST_DIRNAME/../support/whole_lines
   cd "$BATS_TEST_TMPDIR"
   echo 'import os; print(*(os.environ[name] for name in ("RANK", "WORLD_SIZE", "GROUP_RANK", "LOCAL_RANK")), flush=True)' >train.py
 }
