@@ -130,6 +130,16 @@ sys.exit(status)' "$HELLO"
   [ "$status" -eq 0 ]
 }
 
+@test "PMIx: without its library, ddprun says in one line what to install" {
+  [ "$(id -u)" -eq 0 ] && unshare --mount true 2>/dev/null || skip "needs root, to hide the library"
+  local library
+  library=$(ldconfig -p | sed -n 's/.*libpmix\.so\.2 .*=> //p' | head -n 1)
+  run -1 unshare --mount sh -c 'mount --bind /dev/null "$1" && shift && exec "$@"' sh "$(realpath "$library")" "$DDPRUN" --nproc-per-node 2 true
+  echo "$output"
+  [ "${#lines[@]}" -eq 1 ]
+  [[ $output == "ddprun: opening PMIx's library: "*"libpmix.so.2"*"install PMIx"* ]]
+}
+
 @test "PMIx: PMIx_Abort ends the job with its status and says who called" {
   SECONDS=0
   run "$DDPRUN" --nproc-per-node 3 "$HELLO" abort

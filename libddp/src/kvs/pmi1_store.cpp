@@ -7,7 +7,6 @@
 
 #include <ddp/error.hpp>
 
-#include "base/log.hpp"
 #include "base/socket.hpp"
 #include "kvs/store_contract.hpp"
 
@@ -89,15 +88,7 @@ void Pmi1Store::introduce(int id, Deadline deadline) {
 void Pmi1Store::close() noexcept {
   usable_ = false;
   if (!channel_) return;
-  try {
-    request({.command = "finalize"}, "finalize_ack", Deadline::after(kPmi1CloseTimeout));
-  } catch (const Error& error) {
-    // A connection that the server closed was reported when it was used.
-    const bool expected = error.code() == ErrorCode::peer_lost;
-    base::log_line(expected ? base::LogLevel::debug : base::LogLevel::warning, error.what());
-  } catch (const std::exception& error) {
-    base::log_line(base::LogLevel::warning, error.what());
-  }
+  log_failures([&] { request({.command = "finalize"}, "finalize_ack", Deadline::after(kPmi1CloseTimeout)); });
   channel_.reset();
 }
 

@@ -8,7 +8,6 @@
 
 #include <ddp/error.hpp>
 
-#include "base/log.hpp"
 #include "kvs/store_contract.hpp"
 
 namespace ddp::kvs {
@@ -93,15 +92,7 @@ Pmi2Store::~Pmi2Store() { close(); }
 void Pmi2Store::close() noexcept {
   usable_ = false;
   if (!channel_) return;
-  try {
-    request({.command = "finalize"}, "finalize-response", Deadline::after(kCloseTimeout));
-  } catch (const Error& error) {
-    // A connection that the server closed was reported when it was used.
-    const bool expected = error.code() == ErrorCode::peer_lost;
-    base::log_line(expected ? base::LogLevel::debug : base::LogLevel::warning, error.what());
-  } catch (const std::exception& error) {
-    base::log_line(base::LogLevel::warning, error.what());
-  }
+  log_failures([&] { request({.command = "finalize"}, "finalize-response", Deadline::after(kCloseTimeout)); });
   channel_.reset();
 }
 

@@ -1,5 +1,6 @@
 #include "kvs/pmi_store.hpp"
 
+#include <exception>
 #include <utility>
 #include <vector>
 
@@ -8,6 +9,7 @@
 #include <ddp/error.hpp>
 
 #include "base/byte_stream.hpp"
+#include "base/log.hpp"
 #include "kvs/pmi1_store.hpp"
 #include "kvs/pmi2_store.hpp"
 #include "kvs/pmi_value.hpp"
@@ -52,6 +54,18 @@ Bytes PmiStore::get_from(Space space, int rank, std::string_view key, Deadline d
     value.add(*text);
   }
   return std::move(value).finish();
+}
+
+void PmiStore::log_failures(const std::function<void()>& finalize) noexcept {
+  try {
+    finalize();
+  } catch (const Error& error) {
+    // A connection that the server closed was reported when it was used.
+    const bool expected = error.code() == ErrorCode::peer_lost;
+    base::log_line(expected ? base::LogLevel::debug : base::LogLevel::warning, error.what());
+  } catch (const std::exception& error) {
+    base::log_line(base::LogLevel::warning, error.what());
+  }
 }
 
 int pmi_version(const base::Environment& environment) {

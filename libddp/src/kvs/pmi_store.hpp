@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -46,6 +47,9 @@ class PmiStore : public KeyValueStore {
   enum class Space { job, node };
   void put_into(Space space, std::string_view key, std::span<const std::byte> value);
   Bytes get_from(Space space, int rank, std::string_view key, Deadline deadline);
+
+  /// What @p finalize throws becomes a line of the log.
+  static void log_failures(const std::function<void()>& finalize) noexcept;
 
   virtual std::size_t most_text_bytes() const = 0;
   virtual void put_text(Space space, const std::string& wire_key, const std::string& text, Deadline deadline) = 0;
