@@ -67,9 +67,12 @@ TEST(Pmi1Maxes, BoundALineAndAreBounded) {
   EXPECT_EQ(pmi1_text_bytes(read_pmi1_maxes(maxes_answer("64", "256")), 20), 255U);
   EXPECT_LT(pmi1_text_bytes(read_pmi1_maxes(maxes_answer("64", "2000000000")), 20), kPmi1MostLineBytes);
   for (const auto& [key, value] : {std::pair{"45", "1024"}, {"64", "100"}})
-    EXPECT_EQ(error_of([&] { read_pmi1_maxes(maxes_answer(key, value)); })->code(), ErrorCode::unavailable) << key;
+    EXPECT_EQ(error_of([&, key = key, value = value] { read_pmi1_maxes(maxes_answer(key, value)); })->code(),
+              ErrorCode::unavailable)
+        << key;
   for (const auto& [key, value] : {std::pair{"x", "1024"}, {"64", "-1"}, {"0", "1024"}, {"64", "99999999999999"}})
-    EXPECT_EQ(error_of([&] { read_pmi1_maxes(maxes_answer(key, value)); })->code(), ErrorCode::protocol)
+    EXPECT_EQ(error_of([&, key = key, value = value] { read_pmi1_maxes(maxes_answer(key, value)); })->code(),
+              ErrorCode::protocol)
         << key << value;
   EXPECT_EQ(error_of([&] { pmi1_text_bytes(hydra, 5000); })->code(), ErrorCode::protocol);
 }
