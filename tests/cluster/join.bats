@@ -17,6 +17,7 @@ teardown() {
   local each
   for each in ${joiners[@]+"${joiners[@]}"}; do kill -KILL "$each" 2>/dev/null || true; done
   cluster_jobs_teardown
+  "$cluster" run scontrol delete PartitionName=urgent 2>/dev/null || true # of the test of preemption
 }
 
 # lead OPTION...: a job on two nodes, whose id is then in leader.
@@ -89,6 +90,23 @@ ends_well() {
   "$cluster" on n2 pkill -KILL -o -x ddprun
   eventually 60 up 6 2
   grep -q "^ddprun: node n2: .*was lost.*; 2 of 3 nodes continue (generation 6, no restart spent)$" "$shared/out"
+  wait "${joiners[-1]}" || true
+  unset 'joiners[-1]'
+  ends_well
+}
+
+# With a GraceTime, Slurm sends SIGTERM to the steps only, and ends the allocation when they have ended or that time is over.
+@test "a second allocation that Slurm preempts leaves at once, and its node goes to the job that wants it" {
+  lead --nnodes 1:4
+  "$cluster" run scontrol update PartitionName=main GraceTime=600
+  "$cluster" run scontrol create PartitionName=urgent Nodes=n2 PriorityTier=2
+  join 1
+  eventually 60 up 1 3
+  second=$("$cluster" run squeue -h -o %i | grep -vx "$leader")
+  [ "$(timeout 90 "$cluster" run srun -Q -p urgent --exclusive hostname)" = n2 ]
+  "$cluster" run scontrol show job "$second" | grep -q 'PreemptTime=2' # a time, not None
+  eventually 60 up 2 2
+  grep -q "^ddprun: n2 left; 2 of 3 nodes continue (generation 2, no restart spent)$" "$shared/out"
   wait "${joiners[-1]}" || true
   unset 'joiners[-1]'
   ends_well

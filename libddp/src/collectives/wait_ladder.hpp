@@ -9,7 +9,6 @@
 #include <chrono>
 #include <condition_variable>
 #include <filesystem>
-#include <limits>
 #include <mutex>
 #include <utility>
 
@@ -42,15 +41,20 @@ class YieldBudget {
 
 /// Whether other programs want this process's processors. A yield then costs more than the wait: the scheduler runs
 /// them for milliseconds, and Linux from 6.18 on charges the yielding task the rest of its time slice, so that tasks
-/// that poll and yield hardly run at all. Who waits then sleeps at once, and is woken or looks again. Thread-safe.
+/// that poll and yield hardly run at all. Who waits then sleeps at once, and is woken or looks again. A rank that
+/// shares processors with this one and computes for a moment looks the same, so a crowd is taken for short at first,
+/// and for longer each time that the next one follows it closely. Thread-safe; a lost update does not matter.
 class Crowd {
  public:
   using Clock = Deadline::Clock;
 
   /// How long a yield takes at least that lets another program compute: ranks that poll come back sooner.
   static constexpr std::chrono::microseconds kLent{500};
-  /// Until a yield is tried again.
-  static constexpr std::chrono::seconds kFor{2};
+  /// Until a yield is tried again, at first and at most.
+  static constexpr std::chrono::milliseconds kFirst{10};
+  static constexpr std::chrono::milliseconds kLongest{2000};
+  /// A crowd is another one if so many times the length of the last have passed without one.
+  static constexpr int kApart = 4;
 
   explicit Crowd(std::chrono::microseconds lent = kLent) : lent_(lent) {}
   bool at(Clock::time_point now) const noexcept {
@@ -58,7 +62,7 @@ class Crowd {
   }
   /// @p took: by a yield that ended at @p now. Returns at(now).
   bool judge(Clock::time_point now, Clock::duration took) noexcept {
-    if (took >= lent_) until_.store((now + kFor).time_since_epoch().count(), std::memory_order_relaxed);
+    if (took >= lent_) begin(now);
     return at(now);
   }
 
@@ -68,8 +72,19 @@ class Crowd {
   }
 
  private:
+  void begin(Clock::time_point now) noexcept {
+    const Clock::time_point last{Clock::duration{until_.load(std::memory_order_relaxed)}};
+    const Clock::duration length{length_.load(std::memory_order_relaxed)};
+    if (now < last) return;  // another thread's yield, begun before
+    const Clock::duration next =
+        now - kApart * length > last ? kFirst : std::min<Clock::duration>(2 * length, kLongest);
+    length_.store(next.count(), std::memory_order_relaxed);
+    until_.store((now + next).time_since_epoch().count(), std::memory_order_relaxed);
+  }
+
   std::chrono::microseconds lent_;
-  std::atomic<Clock::rep> until_{std::numeric_limits<Clock::rep>::min()};
+  std::atomic<Clock::rep> length_{Clock::duration{kFirst}.count()};  ///< of the last crowd
+  std::atomic<Clock::rep> until_{0};                                 ///< the clock's beginning: there has been none
 };
 
 /// For one wait of one thread; reset() after every poll that ended something. Reads the clock rarely.

@@ -528,8 +528,26 @@ TEST(Waiting, WhoSeesThatOthersComputeSleepsInsteadOfYielding) {
     EXPECT_EQ(yields, 1);
     const auto now = collectives::Crowd::Clock::now();
     EXPECT_TRUE(crowd.at(now));
-    EXPECT_FALSE(crowd.at(now + collectives::Crowd::kFor));
+    EXPECT_FALSE(crowd.at(now + collectives::Crowd::kFirst));
   }
+}
+
+TEST(Waiting, ACrowdThatComesBackAtOnceLastsLongerEachTime) {
+  using collectives::Crowd;
+  Crowd crowd;
+  auto now = Crowd::Clock::now();
+  const auto lasts = [&] {
+    EXPECT_TRUE(crowd.judge(now, Crowd::kLent));
+    const auto begin = now;
+    while (crowd.at(now)) now += std::chrono::milliseconds(1);
+    return now - begin;
+  };
+  for (auto length = Crowd::kFirst; length < Crowd::kLongest; length *= 2) EXPECT_EQ(lasts(), length);
+  EXPECT_EQ(lasts(), Crowd::kLongest);
+  EXPECT_FALSE(crowd.judge(now, Crowd::kLent / 2));
+  EXPECT_EQ(lasts(), Crowd::kLongest);
+  now += Crowd::kApart * Crowd::kLongest + std::chrono::milliseconds(1);
+  EXPECT_EQ(lasts(), Crowd::kFirst);
 }
 
 }  // namespace
