@@ -184,34 +184,8 @@ void abort_group(PythonGroup& group, nb::handle reason) {
   error ? group->abort(*error) : group->abort(words);
 }
 
-}  // namespace
-
-void add_group(nb::module_& module) {
-  nb::class_<PythonGroup> made(
-      module, "ProcessGroup",
-      "Ranks that communicate. All of them issue the collectives of a group in the same order. "
-      "Tensors are C-contiguous: numpy arrays and other objects with the buffer protocol "
-      "or DLPack (torch.Tensor), of float32, "
-      "float64, float16, bfloat16, float8_e4m3fn, float8_e5m2, int8, int32, int64, uint8, uint32, "
-      "uint64, bool, complex64 or complex128 (added and averaged only). Nothing is copied. Every operation starts at "
-      "once, returns a "
-      "Work, and ends within `timeout` "
-      "(seconds; default: the group's). Leave tensors untouched until then. `stream`: of CUDA "
-      "tensors, the cudaStream_t, as an "
-      "integer, that fills them; default: the device's default stream.");
-  add_object_collectives(made);
-  made.def_prop_ro(
-          "rank", [](PythonGroup& group) { return group->rank(); }, "This process's rank in the group.")
-      .def_prop_ro("size", [](PythonGroup& group) { return group->size(); })
-      .def_prop_ro(
-          "global_ranks", [](PythonGroup& group) { return group->global_ranks(); },
-          "World rank of each member, by rank in the group.")
-      .def_prop_ro("name", [](PythonGroup& group) { return group->name(); })
-      .def_prop_ro(
-          "backend", [](PythonGroup& group) { return group->backend(); }, "That of CPU tensors.")
-      .def_prop_ro(
-          "timeout", [](PythonGroup& group) { return std::chrono::duration<double>(group->timeout()).count(); },
-          "Seconds.")
+void add_collectives(nb::class_<PythonGroup>& group) {
+  group
       .def("all_reduce", &all_reduce, "tensor"_a, "op"_a = "sum", nb::kw_only(), "timeout"_a = nb::none(),
            "stream"_a = nb::none(),
            nb::sig(DDP_SIG("all_reduce", "tensor: libddp._types.Tensor, op: " DDP_OP " = 'sum'")),
@@ -247,7 +221,38 @@ void add_group(nb::module_& module) {
            "Both have size equal parts; part i of input becomes part rank of rank i's output.")
       .def("barrier", &barrier, nb::kw_only(), "timeout"_a = nb::none(),
            nb::sig("def barrier(self, *, timeout: float | datetime.timedelta | None = None) -> Work"),
-           "Ends when every rank has entered it.")
+           "Ends when every rank has entered it.");
+}
+
+}  // namespace
+
+void add_group(nb::module_& module) {
+  nb::class_<PythonGroup> made(
+      module, "ProcessGroup",
+      "Ranks that communicate. All of them issue the collectives of a group in the same order. "
+      "Tensors are C-contiguous: numpy arrays and other objects with the buffer protocol "
+      "or DLPack (torch.Tensor), of float32, "
+      "float64, float16, bfloat16, float8_e4m3fn, float8_e5m2, int8, int32, int64, uint8, uint32, "
+      "uint64, bool, complex64 or complex128 (added and averaged only). Nothing is copied. Every operation starts at "
+      "once, returns a "
+      "Work, and ends within `timeout` "
+      "(seconds; default: the group's). Leave tensors untouched until then. `stream`: of CUDA "
+      "tensors, the cudaStream_t, as an "
+      "integer, that fills them; default: the device's default stream.");
+  add_collectives(made);
+  add_object_collectives(made);
+  made.def_prop_ro(
+          "rank", [](PythonGroup& group) { return group->rank(); }, "This process's rank in the group.")
+      .def_prop_ro("size", [](PythonGroup& group) { return group->size(); })
+      .def_prop_ro(
+          "global_ranks", [](PythonGroup& group) { return group->global_ranks(); },
+          "World rank of each member, by rank in the group.")
+      .def_prop_ro("name", [](PythonGroup& group) { return group->name(); })
+      .def_prop_ro(
+          "backend", [](PythonGroup& group) { return group->backend(); }, "That of CPU tensors.")
+      .def_prop_ro(
+          "timeout", [](PythonGroup& group) { return std::chrono::duration<double>(group->timeout()).count(); },
+          "Seconds.")
       .def("send", &send, "tensor"_a, "peer"_a, "tag"_a = 0, nb::kw_only(), "timeout"_a = nb::none(),
            "stream"_a = nb::none(), nb::sig(DDP_SIG("send", "tensor: libddp._types.Tensor, peer: int, tag: int = 0")),
            "Matches one recv of the same tag, type and number of elements at peer.")

@@ -113,6 +113,51 @@ void PythonWorld::close() noexcept {
   last.reset();
 }
 
+namespace {
+
+/// What asks the job, not only this process.
+void add_services(nb::class_<PythonWorld>& made) {
+  made
+      .def(
+          "environment_report", &environment_report, "timeout"_a = nb::none(), nb::kw_only(), "all"_a = false,
+          nb::sig(
+              "def environment_report(self, timeout: float | datetime.timedelta | None = None, *, all: bool = False) "
+              "-> EnvironmentReport | None"),
+          "The environment variables of all ranks, and what is wrong with them: on rank 0, None elsewhere. Collective. "
+          "Raises the store's errors.\n\n"
+          "timeout: seconds; default 120. all: also variables that have nothing to do with training.")
+      .def_prop_ro(
+          "store", [](const PythonWorld& world) { return PythonStore{.shared = world.job("using the job's store")}; },
+          "The job's key-value store.")
+      .def_prop_ro(
+          "secret",
+          [](const PythonWorld& world) {
+            const Bytes secret = interruptible([shared = world.job("asking for the job's secret")] {
+              const std::lock_guard lock(shared->calls);
+              return job_secret(*shared->world);
+            });
+            return nb::bytes(secret.data(), secret.size());
+          },
+          "Random bytes that the ranks know and others do not; empty in a world of one.")
+      .def("process_group", &make_group, "backend"_a = "auto",
+           "The group of all ranks. The first call is collective; later ones give the same group.\n\n"
+           "backend: 'auto', 'host' (CPU tensors), 'nccl' (CPU and CUDA tensors), or a plugin's name.")
+      .def(
+          "leave_session",
+          [](const PythonWorld& world) {
+            run_interruptibly([shared = world.job("leaving the launcher's service")] {
+              const std::lock_guard lock(shared->calls);
+              shared->world->leave_session();
+            });
+          },
+          "Leaves the launcher's key-value service now; facts and groups stay.")
+      .def(
+          "close", &PythonWorld::close,
+          "Leaves the job. Groups live on as long as there are handles to them. Idempotent; libddp.init() may follow.");
+}
+
+}  // namespace
+
 void add_world(nb::module_& module) {
   module.def(
       "init", &make_world, "timeout"_a.none(), "launch"_a.none(), "keep_session"_a, nb::rv_policy::take_ownership,
@@ -121,8 +166,9 @@ void add_world(nb::module_& module) {
   const auto number = [](int (World::*fact)() const noexcept) {
     return [fact](const PythonWorld& world) { return (world.facts().*fact)(); };
   };
-  nb::class_<PythonWorld>(module, "World", "The job as this process sees it. Made by libddp.init(), on all ranks.")
-      .def_prop_ro("rank", number(&World::rank))
+  nb::class_<PythonWorld> made(module, "World",
+                                "The job as this process sees it. Made by libddp.init(), on all ranks.");
+  world.def_prop_ro("rank", number(&World::rank))
       .def_prop_ro("world_size", number(&World::world_size))
       .def_prop_ro("local_rank", number(&World::local_rank), "Position among the ranks of this node.")
       .def_prop_ro("local_world_size", number(&World::local_world_size), "Ranks on this node.")
@@ -170,42 +216,9 @@ void add_world(nb::module_& module) {
       .def_prop_ro("settings", &settings_of, nb::sig("def settings(self) -> dict[str, str]"),
                    "Environment variables of NCCL, UCX, gloo and OpenMP that suit placement; empty without one.")
       .def("export_settings", &export_settings,
-           "Sets them in os.environ where they are unset. Right after init(), before NCCL or UCX are used.")
-      .def(
-          "environment_report", &environment_report, "timeout"_a = nb::none(), nb::kw_only(), "all"_a = false,
-          nb::sig(
-              "def environment_report(self, timeout: float | datetime.timedelta | None = None, *, all: bool = False) "
-              "-> EnvironmentReport | None"),
-          "The environment variables of all ranks, and what is wrong with them: on rank 0, None elsewhere. Collective. "
-          "Raises the store's errors.\n\n"
-          "timeout: seconds; default 120. all: also variables that have nothing to do with training.")
-      .def_prop_ro(
-          "store", [](const PythonWorld& world) { return PythonStore{.shared = world.job("using the job's store")}; },
-          "The job's key-value store.")
-      .def_prop_ro(
-          "secret",
-          [](const PythonWorld& world) {
-            const Bytes secret = interruptible([shared = world.job("asking for the job's secret")] {
-              const std::lock_guard lock(shared->calls);
-              return job_secret(*shared->world);
-            });
-            return nb::bytes(secret.data(), secret.size());
-          },
-          "Random bytes that the ranks know and others do not; empty in a world of one.")
-      .def("process_group", &make_group, "backend"_a = "auto",
-           "The group of all ranks. The first call is collective; later ones give the same group.\n\n"
-           "backend: 'auto', 'host' (CPU tensors), 'nccl' (CPU and CUDA tensors), or a plugin's name.")
-      .def(
-          "leave_session",
-          [](const PythonWorld& world) {
-            run_interruptibly([shared = world.job("leaving the launcher's service")] {
-              const std::lock_guard lock(shared->calls);
-              shared->world->leave_session();
-            });
-          },
-          "Leaves the launcher's key-value service now; facts and groups stay.")
-      .def("close", &PythonWorld::close,
-           "Leaves the job. Groups live on as long as there are handles to them. Idempotent; libddp.init() may follow.")
+           "Sets them in os.environ where they are unset. Right after init(), before NCCL or UCX are used.");
+  add_services(made);
+  made
       .def(
           "__enter__", [](nb::handle self) { return nb::borrow(self); }, nb::sig("def __enter__(self) -> World"))
       .def(
