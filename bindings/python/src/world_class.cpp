@@ -117,8 +117,7 @@ namespace {
 
 /// What asks the job, not only this process.
 void add_services(nb::class_<PythonWorld>& made) {
-  made
-      .def(
+  made.def(
           "environment_report", &environment_report, "timeout"_a = nb::none(), nb::kw_only(), "all"_a = false,
           nb::sig(
               "def environment_report(self, timeout: float | datetime.timedelta | None = None, *, all: bool = False) "
@@ -167,8 +166,8 @@ void add_world(nb::module_& module) {
     return [fact](const PythonWorld& world) { return (world.facts().*fact)(); };
   };
   nb::class_<PythonWorld> made(module, "World",
-                                "The job as this process sees it. Made by libddp.init(), on all ranks.");
-  world.def_prop_ro("rank", number(&World::rank))
+                               "The job as this process sees it. Made by libddp.init(), on all ranks.");
+  made.def_prop_ro("rank", number(&World::rank))
       .def_prop_ro("world_size", number(&World::world_size))
       .def_prop_ro("local_rank", number(&World::local_rank), "Position among the ranks of this node.")
       .def_prop_ro("local_world_size", number(&World::local_world_size), "Ranks on this node.")
@@ -218,8 +217,7 @@ void add_world(nb::module_& module) {
       .def("export_settings", &export_settings,
            "Sets them in os.environ where they are unset. Right after init(), before NCCL or UCX are used.");
   add_services(made);
-  made
-      .def(
+  made.def(
           "__enter__", [](nb::handle self) { return nb::borrow(self); }, nb::sig("def __enter__(self) -> World"))
       .def(
           "__exit__", [](PythonWorld& world, nb::args) { world.close(); },
