@@ -72,7 +72,7 @@ def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
     handle = _operations.start("all_gather", (name or type(obj).__name__) + ".objects", global_process_set, (_sent(obj),),
                                lambda native: native.results()[0])
     gathered, rows = _operations.synchronize(handle)
-    whole = memoryview(from_dlpack(gathered).numpy())
+    whole = from_dlpack(gathered).numpy().data
     return [pickle.loads(whole[end - count:end]) for count, end in zip(rows, itertools.accumulate(rows)) if count]
 
 
