@@ -240,6 +240,17 @@ def optimizer_hooks(rank, size):
     equal_on_all([each.tolist() for each in model.parameters()])
     refused(NotImplementedError, hvd.join, "comm_hook")
     del wrapped
+
+    def fails_on_one(_, bucket):
+        if rank == 1:
+            raise ArithmeticError("a hook of one rank")
+        return doubles([], bucket)
+
+    model, wrapped = made(fails_on_one)
+    error = refused(Exception, model(sample(rank)).pow(2).mean().backward)
+    assert isinstance(error, ArithmeticError if rank == 1 else hvd.HorovodInternalError), repr(error)
+    assert rank == 1 or error.ranks == (1,), error
+    del wrapped
     for wrong, arguments in ((seen, {}), (doubles, {"op": hvd.Sum}), (doubles, {"compression": hvd.Compression.fp16})):
         refused(ValueError, lambda: made(wrong, **arguments), "comm_hook")
 
