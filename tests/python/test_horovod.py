@@ -20,7 +20,7 @@ def job(ranks, program, *arguments, options=(), **variables):
 
 @pytest.mark.parametrize("ranks, checks", [
     (3, ["operations", "memory", "gradients", "errors", "orders", "process_sets", "joins", "state", "batch_norm", "restarts"]),
-    (3, ["optimizer", "optimizer_features", "optimizer_joins", "optimizer_refusals", "compressors", "sparse_gradients",
+    (3, ["optimizer", "optimizer_features", "optimizer_joins", "optimizer_refusals", "optimizer_hooks", "compressors", "sparse_gradients",
          "optimizer_in_distributed_autograd", "elastic"]),
     (2, ["operations", "optimizer", "joins", "idle"]),
     (4, ["orders", "leaves"]),
@@ -51,6 +51,15 @@ def test_worlds_of_a_part_of_the_ranks_begin_beside_each_other():
                "assert hvd.size() == len(own) and hvd.allreduce(torch.ones(1), op=hvd.Sum) == len(own)\n")
     done = run(BIN / "ddprun", "-n", 3, "--no-python", sys.executable, "-c", program)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_program_ends_with_operations_that_nobody_waits_for():
+    program = ("import libddp.horovod as hvd, torch; hvd.init()\n"
+               "handles = [hvd.allreduce_async(torch.ones(1000), name=f'{each}') for each in range(50)]\n"
+               "hvd.barrier()\n"
+               "alone = hvd.allreduce_async(torch.ones(1), name='alone') if hvd.rank() == 0 else None\n")
+    done = run(BIN / "ddprun", "-n", 2, "--no-python", sys.executable, "-c", program)
+    assert done.returncode == 0 and not done.stderr, done.stdout + done.stderr
 
 
 def test_one_process_alone():

@@ -189,6 +189,73 @@ def optimizer_refusals(rank, size):
 
 
 @check
+def optimizer_hooks(rank, size):
+    """What libddp's and a program's own hooks make of the average."""
+    import libddp.torch
+    average = small_model()
+    for each in range(size):
+        (average(sample(each)).pow(2).mean() / size).backward()
+    exact = [each.grad for each in average.parameters()]
+
+    def made(comm_hook, of=None, **arguments):
+        model = of or small_model()
+        return model, hvd.DistributedOptimizer(momentum(model.parameters()), model.named_parameters(), comm_hook=comm_hook, **arguments)
+
+    def gradients(comm_hook, **arguments):
+        model, wrapped = made(comm_hook, **arguments)
+        model(sample(rank)).pow(2).mean().backward()
+        found = [each.grad for each in model.parameters()]
+        equal_on_all([each.tolist() for each in found])
+        del wrapped
+        return found
+
+    low = gradients(libddp.torch.power_sgd_hook(rank=1, start_iteration=0, min_compression_rate=1))
+    assert [int(torch.linalg.matrix_rank(each)) for each in (low[0], low[2], exact[0])] == [1, 1, 4]
+    torch.testing.assert_close(low[1], exact[1])
+    for per_channel in (False, True):
+        rounded = gradients(libddp.torch.quantize_hook(per_channel))
+        step = (max(each.max() for each in exact) - min(each.min() for each in exact)) * 2 / 255  # one rank's range may be larger
+        assert all((got - right).abs().max() <= step for got, right in zip(rounded, exact))
+        assert any(not torch.equal(got, right) for got, right in zip(rounded, exact))
+    as_op = gradients(None, op=hvd.ExactAverage)
+    assert all(torch.equal(one, two) for one, two in zip(gradients(libddp.torch.exact_average_hook), as_op))
+
+    def doubles(state, bucket):
+        state.append(bucket.index())
+        done = torch.futures.Future()
+        done.set_result(bucket.buffer().fill_(2.0))
+        return done
+
+    seen = []
+    assert all((each == 2).all() for each in gradients((seen, doubles))) and seen == [0]
+
+    model = torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(size + 1))  # what one rank, or none, computes
+    hvd.broadcast_parameters(model.state_dict(), 0)
+    model, wrapped = made(libddp.torch.power_sgd_hook(rank=2, start_iteration=0, min_compression_rate=1), model)
+    for step in range(3):
+        wrapped.zero_grad()
+        model[(rank + step) % size](sample(rank)).pow(2).mean().backward()
+        assert not model[size].weight.grad.any() and model[0].weight.grad.any()
+        wrapped.step()
+    equal_on_all([each.tolist() for each in model.parameters()])
+    refused(NotImplementedError, hvd.join, "comm_hook")
+    del wrapped
+
+    def fails_on_one(_, bucket):
+        if rank == 1:
+            raise ArithmeticError("a hook of one rank")
+        return doubles([], bucket)
+
+    model, wrapped = made(fails_on_one)
+    error = refused(Exception, model(sample(rank)).pow(2).mean().backward)
+    assert isinstance(error, ArithmeticError if rank == 1 else hvd.HorovodInternalError), repr(error)
+    assert rank == 1 or error.ranks == (1,), error
+    del wrapped
+    for wrong, arguments in ((seen, {}), (doubles, {"op": hvd.Sum}), (doubles, {"compression": hvd.Compression.fp16})):
+        refused(ValueError, lambda: made(wrong, **arguments), "comm_hook")
+
+
+@check
 def optimizer_in_distributed_autograd(rank, size):
     """Its context would get the gradients, and the optimizer average zeros. backward() without the context is right within it."""
     from torch.distributed import autograd, rpc
@@ -198,6 +265,12 @@ def optimizer_in_distributed_autograd(rank, size):
     rpc.init_rpc(f"worker{rank}", rank=rank, world_size=size)
     model = small_model()
     wrapped = hvd.DistributedOptimizer(momentum(model.parameters()), model.named_parameters())
+    for to_none in (True, False):  # with gradients of zeros, too
+        with autograd.context() as context:
+            loss = model(sample(rank)).pow(2).mean()
+            refused(RuntimeError, lambda: autograd.backward(context, [loss]), "torch.distributed.autograd.context()")
+        model(sample(rank)).pow(2).mean().backward()
+        wrapped.zero_grad(set_to_none=to_none)
     with autograd.context() as context:
         loss = model(sample(rank)).pow(2).mean()
         refused(RuntimeError, lambda: autograd.backward(context, [loss]), "torch.distributed.autograd.context()")

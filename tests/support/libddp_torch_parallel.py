@@ -1,5 +1,6 @@
 """Checks of libddp.torch as ranks: libddp_torch_parallel.py CHECK...; prints CHECKED and the check's name and rank."""
 
+import contextlib
 import copy
 import os
 import pickle
@@ -312,22 +313,28 @@ def aborts_from_another_thread():
 
 
 def distributed_autograd():
-    """Its gradients would not be averaged: refused in the forward pass; without it RPC changes nothing."""
+    """The gradients of a context are not averaged: refused, also where a parameter has one already. loss.backward() is right."""
     from torch.distributed import autograd, rpc
     rank, size = dist.get_rank(), dist.get_world_size()
     rpc.init_rpc(f"worker{rank}", rank=rank, world_size=size)
     try:
         assert rpc.rpc_sync(f"worker{(rank + 1) % size}", dist.get_rank) == (rank + 1) % size
-        model = Ours(torch.nn.Linear(3, 2))
-        with autograd.context():
-            try:
-                model(torch.ones(1, 3))
-            except libddp.InvalidArgument as error:
-                assert "torch.nn.parallel.DistributedDataParallel" in str(error), error
-            else:
-                raise AssertionError("no error")
-            with torch.no_grad():
-                model(torch.ones(1, 3))
+        for to_none in (True, False):
+            model = Ours(torch.nn.Linear(3, 2))
+            for inside in (False, True):
+                with autograd.context() if inside else contextlib.nullcontext():
+                    model(torch.ones(1, 3) * rank).sum().backward()
+                assert torch.equal(model.module.weight.grad, torch.full((2, 3), (size - 1) / 2))
+                model.zero_grad(set_to_none=to_none)
+            loss = model(torch.ones(1, 3)).sum()
+            with autograd.context() as context:
+                try:
+                    autograd.backward(context, [loss])
+                except RuntimeError as error:
+                    assert "take torch.nn.parallel.DistributedDataParallel" in str(error), error
+                else:
+                    raise AssertionError("no error")
+        assert not model.module.weight.grad.any()
         model(torch.ones(1, 3) * rank).sum().backward()
         assert torch.equal(model.module.weight.grad, torch.full((2, 3), (size - 1) / 2))
     finally:

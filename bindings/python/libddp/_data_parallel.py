@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import sys
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
@@ -19,29 +18,10 @@ from torch.distributed.utils import _cast_forward_inputs, _to_kwargs
 from torch.nn.parallel import DistributedDataParallel as TorchDataParallel
 from torch.nn.parallel.distributed import _BufferCommHook, _BufferCommHookLocation
 
-from libddp import _adapter, _backend, _errors, _joining, _module_device, _observers, _outputs, _wrapped_module
+from libddp import _adapter, _backend, _comm_hooks, _joining, _module_device, _observers, _outputs, _wrapped_module
 
 _MiB = 1024 * 1024
 _REFUSED = "libddp.torch.DistributedDataParallel has no {}; {}"
-
-
-def _in_distributed_autograd() -> bool:
-    rpc = sys.modules.get("torch.distributed.rpc.api")
-    if rpc is None or not rpc._is_current_rpc_agent_set():
-        return False
-    try:
-        torch._C._distributed_autograd._current_context()
-    except RuntimeError:
-        return False
-    return True
-
-
-def exact_average_hook(state: object, bucket: Any) -> torch.futures.Future[torch.Tensor]:
-    """For register_comm_hook() of libddp.torch.DistributedDataParallel: the average over all micro-batches of all ranks, those in
-    no_sync() included, whose bits depend on the micro-batches alone, not on the number of ranks. Gradients of 2^23 and more, or not
-    finite, make their parameter's NaN. Sends 16 bytes for each element."""
-    raise _errors.invalid("averaging gradients exactly", "the module is not wrapped by libddp.torch.DistributedDataParallel",
-                          "wrap it by that; PyTorch's class does not show a hook the gradients of no_sync()")
 
 
 class DistributedDataParallel(TorchDataParallel):
@@ -166,7 +146,7 @@ class DistributedDataParallel(TorchDataParallel):
             names=names, tensors=tensors, sparse=[id(each) in sparse for each in tensors], backend=backend, cap=self._cap,
             first=int(getattr(dist, "_DEFAULT_FIRST_BUCKET_BYTES")), caps=self._caps, broadcast=init_sync,
             view=self.gradient_as_bucket_view, find_unused=self.find_unused_parameters, static_graph=self.static_graph,
-            skip_unused=self.skip_all_reduce_unused_params,
+            skip_unused=self.skip_all_reduce_unused_params, write_unused=False,
             delayed=[positions[id(each)] for each in self._delay_all_reduce_params], delayed_behind=behind,
             hook=hook(tensors) if hook else None, module_name=type(self.module).__name__,
             broadcast_buffers=self.forward_sync_buffers, sample_rate=self._sample_rate,
@@ -183,10 +163,6 @@ class DistributedDataParallel(TorchDataParallel):
             return False
         if not self._lazy_init_ran:
             self._lazy_init()
-        if torch.is_grad_enabled() and _in_distributed_autograd():
-            raise _errors.invalid("starting a forward pass", "gradients of a torch.distributed.autograd.context() go to that "
-                                  "context, not to the parameters",
-                                  "take torch.nn.parallel.DistributedDataParallel, also with the backend ddp, or leave the context")
         if self._engine is not None or self._takes_part():
             self._averager.before_forward()
             if torch.is_grad_enabled():
@@ -304,13 +280,9 @@ class DistributedDataParallel(TorchDataParallel):
 
     def register_comm_hook(self, state: object, hook: Callable[..., Any]) -> None:
         """Registers torch's hook(state, bucket) -> Future. Call it on all ranks before the first step: it makes a new
-        engine. exact_average_hook of libddp.torch is one in C++, without state."""
+        engine. exact_average_hook, power_sgd_hook() and quantize_hook() of libddp.torch are in C++, without state."""
         self._check_comm_hook(hook)
-        if hook is exact_average_hook:
-            self._add_hook(lambda _: _adapter.load().exact_average_hook(), (hook, state))
-            return
-        name = f"{hook.__module__}.{hook.__qualname__}"
-        self._add_hook(lambda tensors: _adapter.load().python_hook(name, state, hook, tensors), (hook, state))
+        self._add_hook(_comm_hooks.maker(state, hook), (hook, state))
 
     def _register_builtin_comm_hook(self, comm_hook_type: Any) -> None:
         adapter = _adapter.load()

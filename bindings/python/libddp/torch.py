@@ -20,9 +20,10 @@ from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 import libddp
 from libddp import _backend  # noqa: F401
 from libddp._core import TorchStore, torch_store
-from libddp._data_parallel import DistributedDataParallel, exact_average_hook
+from libddp._comm_hooks import exact_average_hook, power_sgd_hook, quantize_hook
+from libddp._data_parallel import DistributedDataParallel
 
-__all__ = ["DistributedDataParallel", "exact_average_hook", "meet"]
+__all__ = ["DistributedDataParallel", "exact_average_hook", "meet", "power_sgd_hook", "quantize_hook"]
 _TIMEOUT = datetime.timedelta(minutes=30)  # torch.distributed's own default
 _stores: list[tuple[libddp.World, TorchStore]] = []
 _meetings = 0

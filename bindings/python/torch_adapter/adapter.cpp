@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <torch/csrc/Exceptions.h>
+#include <torch/csrc/distributed/autograd/context/context.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <ddp/error.hpp>
@@ -62,6 +63,10 @@ void leave_backward(const ddp::Error& error) {
   const py::gil_scoped_acquire gil;
   set_error(error);
   leave_with_error();
+}
+
+bool gradient_goes_to_context() {
+  return torch::distributed::autograd::ThreadLocalDistAutogradContext::getContextPtr() != nullptr;
 }
 
 /// The device that the program has chosen for this thread: not the first, which it may not have chosen.
@@ -125,6 +130,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   ddp::torch::hand_over_to = &PythonTasks::take;
   ddp::torch::translate_error = &leave_backward;
   ddp::torch::look_in_backward = &look_for_signals_in_backward;
+  ddp::torch::gradient_goes_to_context = &gradient_goes_to_context;
   ddp::torch::run_interruptibly = &run_interruptibly;
   module.def("start_tasks", &PythonTasks::start);
   module.def(

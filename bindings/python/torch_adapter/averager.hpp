@@ -14,6 +14,7 @@
 #include <torch/csrc/distributed/c10d/default_comm_hooks.hpp>
 
 #include <ddp/comm_hook.hpp>
+#include <ddp/comm_hooks.hpp>
 #include <ddp/join.hpp>
 #include <ddp/torch/c10d_backend.hpp>
 #include <ddp/torch/device_streams.hpp>
@@ -296,9 +297,9 @@ inline std::shared_ptr<ddp::CommHook> python_hook(const std::string& name, py::o
 
 inline ddp::ReducerOptions options_of(std::optional<std::size_t> cap, std::size_t first, std::vector<std::size_t> caps,
                                       bool broadcast, bool view, bool find_unused, bool static_graph, bool skip_unused,
-                                      std::vector<std::size_t> delayed, std::optional<std::size_t> delayed_behind,
-                                      std::optional<at::ScalarType> reduce, std::shared_ptr<ddp::CommHook> hook,
-                                      ddp::DdpLogOptions log) {
+                                      bool write_unused, std::vector<std::size_t> delayed,
+                                      std::optional<std::size_t> delayed_behind, std::optional<at::ScalarType> reduce,
+                                      std::shared_ptr<ddp::CommHook> hook, ddp::DdpLogOptions log) {
   return {.bucket_cap_bytes = cap,
           .first_bucket_bytes = first,
           .bucket_caps_bytes = std::move(caps),
@@ -308,6 +309,7 @@ inline ddp::ReducerOptions options_of(std::optional<std::size_t> cap, std::size_
           .find_unused_parameters = find_unused,
           .static_graph = static_graph,
           .skip_all_reduce_unused = skip_unused,
+          .write_unused = write_unused,
           .delayed = std::move(delayed),
           .delayed_behind = delayed_behind,
           .reduce_dtype = reduce ? binding::dtype_of(*reduce) : std::nullopt,
@@ -317,7 +319,8 @@ inline ddp::ReducerOptions options_of(std::optional<std::size_t> cap, std::size_
 
 inline void add_averager(py::module_& module) {
   using Release = py::call_guard<py::gil_scoped_release>;
-  py::class_<ddp::CommHook, std::shared_ptr<ddp::CommHook>>(module, "CommHook");
+  py::class_<ddp::CommHook, std::shared_ptr<ddp::CommHook>>(module, "CommHook")
+      .def("needs_all_parameters", &ddp::CommHook::needs_all_parameters);
   module.def("python_hook", &python_hook);
   module.def("compress_hook", [](const std::string& type) {
     return ddp::compress_hook(type == "bfloat16" ? ddp::DType::bfloat16 : ddp::DType::float16);
@@ -330,6 +333,19 @@ inline void add_averager(py::module_& module) {
     return ddp::all_reduce_hook();
   });
   module.def("exact_average_hook", &ddp::exact_average_hook);
+  module.def("power_sgd_hook", [](int rank, std::uint64_t start, double rate, bool feedback, bool warm, float epsilon,
+                                  std::uint64_t seed) {
+    return ddp::power_sgd_hook({.rank = rank,
+                                .start_iteration = start,
+                                .min_compression_rate = rate,
+                                .error_feedback = feedback,
+                                .warm_start = warm,
+                                .orthogonalization_epsilon = epsilon,
+                                .seed = seed});
+  });
+  module.def("quantize_hook", [](bool per_channel) {
+    return per_channel ? ddp::quantize_per_channel_hook() : ddp::quantize_per_tensor_hook();
+  });
   module.def("cast_buffers", [](const Names& names, const Tensors& tensors, at::ScalarType type) {
     binding::cast_buffers(named(names, tensors), type);
   });
@@ -356,24 +372,25 @@ inline void add_averager(py::module_& module) {
       .def(py::init([](const Names& names, const Tensors& tensors, const std::vector<bool>& sparse,
                        const c10::intrusive_ptr<c10d::Backend>& backend, std::optional<std::size_t> cap,
                        std::size_t first, std::vector<std::size_t> caps, bool broadcast, bool view, bool find_unused,
-                       bool static_graph, bool skip_unused, std::vector<std::size_t> delayed,
+                       bool static_graph, bool skip_unused, bool write_unused, std::vector<std::size_t> delayed,
                        std::optional<std::size_t> delayed_behind, std::shared_ptr<ddp::CommHook> hook,
                        std::string module_name, bool broadcast_buffers, std::uint64_t sample_rate, bool find_straggler,
                        std::optional<at::ScalarType> compute, std::optional<at::ScalarType> reduce) {
-             auto options = options_of(cap, first, std::move(caps), broadcast, view, find_unused, static_graph,
-                                       skip_unused, std::move(delayed), delayed_behind, reduce, std::move(hook),
-                                       {.sample_rate = sample_rate,
-                                        .find_straggler = find_straggler,
-                                        .module_name = std::move(module_name),
-                                        .broadcast_buffers = broadcast_buffers});
+             auto options =
+                 options_of(cap, first, std::move(caps), broadcast, view, find_unused, static_graph, skip_unused,
+                            write_unused, std::move(delayed), delayed_behind, reduce, std::move(hook),
+                            {.sample_rate = sample_rate,
+                             .find_straggler = find_straggler,
+                             .module_name = std::move(module_name),
+                             .broadcast_buffers = broadcast_buffers});
              const py::gil_scoped_release released;
              return std::make_unique<Averager>(names, tensors, sparse, backend, std::move(options), compute);
            }),
            py::arg("names"), py::arg("tensors"), py::arg("sparse"), py::arg("backend"), py::arg("cap"),
            py::arg("first"), py::arg("caps"), py::arg("broadcast"), py::arg("view"), py::arg("find_unused"),
-           py::arg("static_graph"), py::arg("skip_unused"), py::arg("delayed"), py::arg("delayed_behind"),
-           py::arg("hook"), py::arg("module_name"), py::arg("broadcast_buffers"), py::arg("sample_rate"),
-           py::arg("find_straggler"), py::arg("compute"), py::arg("reduce"))
+           py::arg("static_graph"), py::arg("skip_unused"), py::arg("write_unused"), py::arg("delayed"),
+           py::arg("delayed_behind"), py::arg("hook"), py::arg("module_name"), py::arg("broadcast_buffers"),
+           py::arg("sample_rate"), py::arg("find_straggler"), py::arg("compute"), py::arg("reduce"))
       .def("recomputes", [](const Averager& averager) { return averager.engine()->recomputes(); })
       .def("takes_part", [](const Averager& averager) { return averager.engine()->takes_part(); })
       .def("repeats", [](const Averager& averager) { return averager.engine()->repeats(); })

@@ -70,7 +70,8 @@ class CommHook {
   virtual void add_leaf(const GradientBucket& bucket);
 
   /// Whether the results of all parameters must be used, as when it adds what it did not send to the next gradient. It
-  /// is then refused with find_unused_parameters, which leaves gradients that no rank used unchanged.
+  /// is then refused with find_unused_parameters, which leaves gradients that no rank used unchanged, unless with
+  /// write_unused.
   virtual bool needs_all_parameters() const { return false; }
 
   /// Whether it supports buckets on CUDA devices. If not, a Reducer with gradients there refuses it when constructed.

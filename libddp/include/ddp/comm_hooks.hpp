@@ -14,7 +14,7 @@ namespace ddp {
 // All compute in float32: float16 and bfloat16 are converted, buckets of other types are averaged unchanged. They
 // support buckets on CUDA devices, where kernels of the backend nccl give the CPU's bits. What they keep from step to
 // step is dropped, on all ranks, when a step fails and when the Reducer changes its group. Those that add what they
-// left out to the next gradient are refused with find_unused_parameters.
+// left out to the next gradient are refused with find_unused_parameters, unless with write_unused.
 
 /// The options of PyTorch's PowerSGDState. Equal on all ranks.
 struct PowerSgdOptions {

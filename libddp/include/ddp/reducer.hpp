@@ -81,6 +81,9 @@ struct ReducerOptions {
   /// A bucket whose parameters are all given as unused is not exchanged, from a group's second step on. All ranks must
   /// give the same parameters.
   bool skip_all_reduce_unused = false;
+  /// With find_unused_parameters: gradients that no rank used get results, too: zeros, and what a hook has kept for
+  /// them; used() is always true. For hooks that need all parameters.
+  bool write_unused = false;
   /// Parameters in the order in which their gradients become ready, if known: ready_order() of an earlier run.
   /// The first step then has its final buckets, and none are rebuilt.
   std::vector<std::size_t> ready_order{};

@@ -7,6 +7,7 @@
 
 #include "base/closest_word.hpp"
 #include "named/comparison.hpp"
+#include "named/execution.hpp"
 
 namespace ddp::named {
 namespace {
@@ -131,12 +132,18 @@ bool Coordinator::repeats(Set& set, const Key& key) {
   return false;
 }
 
-/// Small reductions are faster by an all_gather of what all give, which is exchanged anyway.
+/// Small reductions are faster by an all_gather of what all give, which is exchanged anyway. So are all_gathers, whose
+/// rows may come to more another time: then they do not go along.
 std::vector<std::int64_t> Coordinator::eager_bytes(const Set& set) {
   std::vector<std::int64_t> all;
   for (const std::vector<Key>& batch : set.cycle) {
     std::size_t bytes = 0;
     bool fits = true;
+    if (batch.front().kind == Kind::all_gather && set.cycle_facts.at(batch.front()).tensors.size() == 1) {
+      const bool few = sizeof(EagerRows) * set.members.size() <= kMostEagerOfAll;
+      all.push_back(few ? static_cast<std::int64_t>(sizeof(EagerRows)) : 0);
+      continue;
+    }
     for (const Key& key : batch) {
       fits = fits && key.kind == Kind::all_reduce;
       bytes += size_of(set.cycle_facts.at(key));

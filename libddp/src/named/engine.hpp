@@ -88,7 +88,11 @@ class Engine final : public StarUser, public std::enable_shared_from_this<Engine
   std::optional<Work> start_token(SetState& set, Token& token);
   void ended(const SetPointer& set, const std::optional<Error>& error);
   void finish_step(const SetPointer& set, const std::optional<Error>& error);
-  void combine_eager(const Lock& lock, SetState& set, const Token& token);
+  /// Fills the values of the next batch into the token. @return whether this rank has what was learned
+  static bool fill_eager(const Lock& lock, const SetState& set, Token& token);
+  /// Ends the next batch by what came with the token. @return whether all ranks' values did
+  bool combine_eager(const Lock& lock, SetState& set, const Token& token);
+  bool gather_eager(const Lock& lock, SetState& set, const Token& token);
   /// Takes @p ready batches of the learned order, those that may be fused in one exchange.
   void take_batches(const Lock& lock, SetState& set, std::int64_t ready);
   void take_token(const Lock& lock, SetState& set, const Token& token);

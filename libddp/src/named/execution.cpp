@@ -59,6 +59,31 @@ std::shared_ptr<Subject> stand_in(const Request& request) {
   return subject;
 }
 
+EagerRows eager_rows(const TensorView& tensor) {
+  EagerRows given;
+  if (tensor.size_bytes() > given.values.size()) return given;
+  given.rows = tensor.shape().front();
+  if (tensor.numel() > 0) std::memcpy(given.values.data(), tensor.data(), tensor.size_bytes());
+  return given;
+}
+
+NamedResult gathered(const TensorView& tensor, std::span<const EagerRows> ranks) {
+  NamedResult result;
+  const std::size_t row = row_bytes(tensor);
+  for (const EagerRows& each : ranks) {
+    result.rows.push_back(each.rows);
+    result.bytes += static_cast<std::size_t>(each.rows) * row;
+  }
+  result.memory = allocate(result.bytes);
+  std::byte* to = result.memory.get();
+  for (const EagerRows& each : ranks) {
+    const std::size_t bytes = static_cast<std::size_t>(each.rows) * row;
+    if (bytes > 0) std::memcpy(to, each.values.data(), bytes);
+    to += bytes;
+  }
+  return result;
+}
+
 Execution::Execution(ProcessGroup group, std::vector<std::shared_ptr<Subject>> subjects)
     : group_(std::move(group)),
       subjects_(std::move(subjects)),

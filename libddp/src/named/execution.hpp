@@ -2,8 +2,12 @@
 // before what has rows, and unpacks.
 #pragma once
 
+#include <array>
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include <ddp/named_operations.hpp>
@@ -22,6 +26,16 @@ struct Subject {
   std::shared_ptr<const void> keep_alive{};
   std::vector<NamedResult> results{};
 };
+
+/// What a rank gives to an all_gather of one small tensor together with its Token.
+struct EagerRows {
+  static constexpr std::int64_t kTooMany = -1;
+  std::int64_t rows = kTooMany;
+  std::array<std::byte, 504> values{};
+};
+EagerRows eager_rows(const TensorView& tensor);
+/// The result of all ranks' rows, none of which are too many.
+NamedResult gathered(const TensorView& tensor, std::span<const EagerRows> ranks);
 
 /// What a joined rank gives to an operation of others: zeros, or no rows.
 std::shared_ptr<Subject> stand_in(const Request& request);

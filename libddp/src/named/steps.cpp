@@ -102,6 +102,27 @@ Error unexpected(const char* attempted, const std::exception& problem) {
   return Error{{.code = ErrorCode::system, .attempted = attempted, .cause = problem.what()}};
 }
 
+bool Engine::fill_eager(const Lock& /*lock*/, const SetState& set, Token& token) {
+  const std::vector<Key>& batch = set.order->next();
+  if (!set.has_all(batch)) return false;  // ended meanwhile
+  std::byte* at = token.own.data() + sizeof token.head;
+  if (batch.front().kind == Kind::all_gather) {
+    const EagerRows rows = eager_rows(set.active.at(batch.front())->subject->tensors.front());
+    std::memcpy(at, &rows, sizeof rows);
+    return true;
+  }
+  std::size_t bytes = 0;
+  for (const Key& key : batch) bytes += size_of(set.active.at(key)->subject->request.facts);
+  if (bytes != set.order->eager()) return false;  // of another shape than what was learned
+  for (const Key& key : batch) {
+    for (const TensorView& tensor : set.active.at(key)->subject->tensors) {
+      if (tensor.numel() > 0) std::memcpy(at, tensor.data(), tensor.size_bytes());
+      at += tensor.size_bytes();
+    }
+  }
+  return true;
+}
+
 /// How far is told as late as possible.
 std::optional<Work> Engine::start_token(SetState& set, Token& token) {
   {
@@ -111,33 +132,32 @@ std::optional<Work> Engine::start_token(SetState& set, Token& token) {
                   .ends = set.ending ? 1 : 0,
                   .proof = set.order->proof()};
     token.own.resize(sizeof token.head + set.order->eager());
-    std::size_t bytes = 0;
-    const bool eager = token.head.ready > 0 && set.order->eager() > 0;
-    if (eager && set.has_all(set.order->next())) {
-      for (const Key& key : set.order->next()) bytes += size_of(set.active.at(key)->subject->request.facts);
-    }
-    if (eager && bytes != set.order->eager()) {  // ended meanwhile, or of another shape than what was learned
+    if (token.head.ready > 0 && set.order->eager() > 0 && !fill_eager(lock, set, token)) {
       token.head.ready = 0;
       token.head.ends = 1;
     }
     std::memcpy(token.own.data(), &token.head, sizeof token.head);
-    if (token.head.ready > 0 && eager) {
-      std::byte* at = token.own.data() + sizeof token.head;
-      for (const Key& key : set.order->next()) {
-        for (const TensorView& tensor : set.active.at(key)->subject->tensors) {
-          if (tensor.numel() > 0) std::memcpy(at, tensor.data(), tensor.size_bytes());
-          at += tensor.size_bytes();
-        }
-      }
-    }
     token.all.resize(token.own.size() * static_cast<std::size_t>(set.group.size()));
   }
   const auto view = [](Bytes& bytes) { return std::span{reinterpret_cast<std::uint8_t*>(bytes.data()), bytes.size()}; };
   return set.group.all_gather(view(token.own), view(token.all), Deadline::after(limit_ + patience_));
 }
 
-/// The next batch is what came with the token.
-void Engine::combine_eager(const Lock& lock, SetState& set, const Token& token) {
+bool Engine::gather_eager(const Lock& lock, SetState& set, const Token& token) {
+  std::vector<EagerRows> given(static_cast<std::size_t>(set.group.size()));
+  for (std::size_t rank = 0; rank < given.size(); ++rank) {
+    std::memcpy(&given[rank], token.payload_of(rank), sizeof(EagerRows));
+    if (given[rank].rows == EagerRows::kTooMany) return false;
+  }
+  const PendingPointer pending = set.active.at(set.order->take().front());
+  pending->subject->results.push_back(gathered(pending->subject->tensors.front(), given));
+  ++counts_.learned;
+  finish(lock, *pending, std::nullopt);
+  return true;
+}
+
+bool Engine::combine_eager(const Lock& lock, SetState& set, const Token& token) {
+  if (set.order->next().front().kind == Kind::all_gather) return gather_eager(lock, set, token);
   const auto ranks = static_cast<std::size_t>(set.group.size());
   std::size_t offset = 0;
   std::vector<const void*> sources(ranks);
@@ -153,6 +173,7 @@ void Engine::combine_eager(const Lock& lock, SetState& set, const Token& token) 
     ++counts_.learned;
     finish(lock, *pending, std::nullopt);
   }
+  return true;
 }
 
 void Engine::ended(const SetPointer& set, const std::optional<Error>& error) {
@@ -250,10 +271,7 @@ void Engine::take_token(const Lock& lock, SetState& set, const Token& token) {
     return end_all(lock, error);
   }
   if (ready > 0 && end_ && !set.has_all(set.order->next())) return end_set(lock, set, *end_);
-  if (ready > 0 && set.order->eager() > 0) {
-    combine_eager(lock, set, token);
-    --ready;
-  }
+  if (ready > 0 && set.order->eager() > 0 && combine_eager(lock, set, token)) --ready;
   take_batches(lock, set, ready);
   if (end_) return end_set(lock, set, *end_);
   ends ? leave_order(lock, set) : offer_token(lock, set);

@@ -52,6 +52,7 @@ std::string describe(const ReducerOptions& options) {
   add(options.find_unused_parameters, "find_unused_parameters");
   add(options.static_graph, "static_graph");
   add(options.skip_all_reduce_unused, "skip_all_reduce_unused");
+  add(options.write_unused, "write_unused");
   if (!options.ready_order.empty()) {
     const auto bytes = std::as_bytes(std::span{options.ready_order});
     text += fmt::format(", ready_order {:016x}", base::Fnv1a().add(bytes).value());
@@ -70,10 +71,12 @@ void check_options(const ReducerOptions& options, const std::vector<Parameter>& 
     base::throw_invalid_argument(kMakingReducer, "skip_all_reduce_unused is set without find_unused_parameters",
                                  "set both");
   }
-  if (options.find_unused_parameters && options.comm_hook && options.comm_hook->needs_all_parameters()) {
+  const bool loses = options.find_unused_parameters && (!options.write_unused || options.skip_all_reduce_unused);
+  if (loses && options.comm_hook && options.comm_hook->needs_all_parameters()) {
     base::throw_invalid_argument(
         kMakingReducer, fmt::format("the hook '{}' is set with find_unused_parameters", options.comm_hook->name()),
-        "leave one of them off: what the hook makes of parameters that no rank uses would be lost");
+        "leave one off, or set write_unused without skip_all_reduce_unused: what the hook makes of parameters that no "
+        "rank uses would be lost");
   }
   if (options.reduce_dtype && !can_be_cast(*options.reduce_dtype)) {
     base::throw_invalid_argument(kMakingReducer,

@@ -332,13 +332,14 @@ void Reducer::Impl::conclude(const std::vector<std::size_t>& missing, bool find_
   std::vector<std::uint8_t> used(find_unused ? parameters_.size() : 0);
   bool all_used = true;
   if (find_unused) {
+    for (const std::size_t owner : list_.owners()) used[owner] = used_[owner] ? 1 : 0;
+    if (!shadow_) log_.note_used(used);
     for (const std::size_t owner : list_.owners()) {
-      used[owner] = used_[owner] ? 1 : 0;
-      all_used = all_used && used_[owner];
+      if (options_.write_unused) used[owner] = 1;
+      all_used = all_used && used[owner] != 0;
     }
     used_anywhere_ = used;
   }
-  if (find_unused && !shadow_) log_.note_used(used);
   bool misses = given_up || !missing.empty();
   const bool several = group_.size() > 1;
   if (several) report_.send(group_, misses, used);

@@ -193,6 +193,27 @@ TEST(NamedOperations, WhatIsReadyTogetherInTheLearnedOrderIsFusedUpToTheThreshol
   }
 }
 
+/// Small ones go with what ranks tell each other, which has no room for more.
+TEST(NamedOperations, RowsInTheLearnedOrderMayBecomeMoreAndFewer) {
+  run_named(3, {}, [](int rank, NamedOperations& named) {
+    std::uint64_t negotiated = 0;
+    for (int round = 0; round < 60; ++round) {
+      const int most = round >= 20 && round < 40 ? 300 : round % 4;  // rows of the last rank; 126 have room
+      std::vector<std::int32_t> expected;
+      for (int each = 0; each < 3; ++each)
+        expected.insert(expected.end(), static_cast<std::size_t>(each == 2 ? most : each), 10 * round + each);
+      std::vector<std::int32_t> rows(static_cast<std::size_t>(rank == 2 ? most : rank), 10 * round + rank);
+      const NamedHandle gather = named.submit({.kind = NamedKind::all_gather, .name = "g", .tensors = {rows}});
+      expect_success(gather);
+      EXPECT_THAT(gather.results().front().rows, ElementsAre(0, 1, most));
+      EXPECT_EQ(values_of<std::int32_t>(gather.results().front()), expected);
+      if (round == 10) negotiated = named.counts().negotiated;
+    }
+    EXPECT_EQ(named.counts().negotiated, negotiated);
+    expect_success(named.submit({.name = "end"}));
+  });
+}
+
 TEST(NamedOperations, RanksThatLeaveTheLearnedOrderNegotiateAgain) {
   run_named(2, {}, [](int rank, NamedOperations& named) {
     std::vector<float> a(1);

@@ -279,6 +279,19 @@ TEST_F(CommHooks, TakeHalfTypesAsFloats) {
   EXPECT_EQ(sent_, std::vector<std::size_t>{80}) << "averaged as they are";
 }
 
+TEST_F(CommHooks, GiveWhatTheyKeptToParametersThatNoRankUsesNow) {
+  std::vector<float> value(2);
+  std::vector<float> gradient{1, 4};
+  Reducer reducer({{.name = "weight", .value = value, .gradient = gradient}}, group_,
+                  {.find_unused_parameters = true, .write_unused = true, .comm_hook = top_k_hook(0.5)});
+  step(reducer, {0});
+  EXPECT_EQ(gradient, (std::vector<float>{0, 4}));
+  std::ranges::fill(gradient, 0.0F);
+  step(reducer, {});
+  EXPECT_EQ(gradient, (std::vector<float>{1, 0}));
+  EXPECT_TRUE(reducer.used(0));
+}
+
 TEST_F(CommHooks, RecoverFromGradientsThatAreNotFinite) {
   const std::array hooks{power_sgd_hook({.rank = 1, .start_iteration = 0, .min_compression_rate = 1}),
                          batched_power_sgd_hook({.rank = 1, .start_iteration = 0}), top_k_hook(0.2)};
@@ -363,6 +376,14 @@ TEST_F(CommHooks, RefuseWhatMakesNoSense) {
         optimizer_hook([](std::size_t, const TensorView&) {})}) {
     EXPECT_THAT(with_unused(hook), HasSubstr("is set with find_unused_parameters"));
   }
+  EXPECT_THAT(cause_of([&] {
+                Reducer(parameters(), group_,
+                        {.find_unused_parameters = true,
+                         .skip_all_reduce_unused = true,
+                         .write_unused = true,
+                         .comm_hook = top_k_hook(0.1)});
+              }),
+              HasSubstr("is set with find_unused_parameters"));
   EXPECT_EQ(with_unused(power_sgd_hook({.error_feedback = false})), "no error");
   EXPECT_THAT(cause_of([&] { PeriodicModelAverager(group_, 0); }), HasSubstr("period is 0"));
   using Level = HierarchicalModelAverager::Level;

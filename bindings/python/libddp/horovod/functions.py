@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import io
+import itertools
 import pickle
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
+from torch.utils.dlpack import from_dlpack
 
-from libddp.horovod import _job, mpi_ops
+from libddp.horovod import _job, _operations, mpi_ops
 from libddp.horovod.process_sets import ProcessSet, global_process_set
 
 
@@ -32,13 +35,18 @@ def broadcast_parameters(params: Any, root_rank: int) -> None:
         mpi_ops.synchronize(handle)
 
 
-def _dumps(obj: Any) -> bytes:
+@functools.cache
+def _pickler() -> Callable[[Any], bytes]:
     try:
         import cloudpickle  # type: ignore[import-not-found, import-untyped, unused-ignore]
     except ImportError:
-        return pickle.dumps(obj, protocol=pickle.HIGHEST_PROTOCOL)
-    made: bytes = cloudpickle.dumps(obj)
+        return functools.partial(pickle.dumps, protocol=pickle.HIGHEST_PROTOCOL)
+    made: Callable[[Any], bytes] = cloudpickle.dumps
     return made
+
+
+def _sent(obj: Any) -> torch.Tensor:
+    return torch.frombuffer(bytearray(_pickler()(obj)), dtype=torch.uint8)
 
 
 def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None,
@@ -46,7 +54,7 @@ def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None,
     """root_rank's object, by cloudpickle where it is installed, else by pickle."""
     name = name or type(obj).__name__
     if _job.rank() == root_rank:
-        sent = torch.frombuffer(bytearray(_dumps(obj)), dtype=torch.uint8)
+        sent = _sent(obj)
         mpi_ops.broadcast_(torch.tensor([sent.numel()]), root_rank, name + ".sz", process_set)
         mpi_ops.broadcast_(sent, root_rank, name + ".t", process_set)
         return obj
@@ -61,11 +69,11 @@ def broadcast_object_fn(root_rank: int = 0, name: str | None = None, process_set
 
 def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
     """All ranks' objects, in rank order, but for ranks that have joined: those contribute none."""
-    sent = torch.frombuffer(bytearray(_dumps(obj)), dtype=torch.uint8)
-    rows: list[list[int]] = []
-    handle = mpi_ops._gather([sent], True, (name or type(obj).__name__) + ".objects", global_process_set, rows)
-    gathered = mpi_ops.synchronize(handle)
-    return [pickle.loads(part.numpy().tobytes()) for part in gathered.split(rows[0]) if part.numel()]
+    handle = _operations.start("all_gather", (name or type(obj).__name__) + ".objects", global_process_set, (_sent(obj),),
+                               lambda native: native.results()[0])
+    gathered, rows = _operations.synchronize(handle)
+    whole = from_dlpack(gathered).numpy().data
+    return [pickle.loads(whole[end - count:end]) for count, end in zip(rows, itertools.accumulate(rows)) if count]
 
 
 def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int, model: Any = None) -> None:

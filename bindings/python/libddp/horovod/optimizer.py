@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 import libddp
-from libddp import _observers
+from libddp import _comm_hooks, _observers
 from libddp.horovod import _compressing_hook, _job, _sparse_gradients, mpi_ops
 from libddp.horovod.compression import Compression
 from libddp.horovod.exceptions import HorovodInternalError
@@ -100,6 +100,9 @@ def check_join() -> Any:
     if not used:
         return None
     engines = used[0]._engines
+    if used[0]._writes_unused:
+        raise NotImplementedError("hvd.join() beside DistributedOptimizer does not work with a comm_hook that keeps what it has not "
+                                  "sent; give all ranks equally many batches")
     if len(used) > 1 or len(engines) > 1 or used[0].process_set is not global_process_set:
         raise NotImplementedError("hvd.join() beside DistributedOptimizer works with one optimizer over all ranks, whose "
                                   "parameters are on one device; delete the others, or give all ranks equally many batches")
@@ -144,11 +147,12 @@ class _DistributedOptimizer(torch.optim.Optimizer):
     """Its methods become those of a subclass of the wrapped optimizer's class."""
 
     def _distribute(self, names: dict[torch.Tensor, str], passes: int, op: int, compression: Any, predivide: float,
-                    sparse_as_dense: bool, process_set: ProcessSet) -> None:
+                    sparse_as_dense: bool, process_set: ProcessSet, make_hook: Any) -> None:
         self._parameter_names = names
         self.backward_passes_per_step = passes
         self.op, self._compression, self.process_set = op, compression, process_set
         self._predivide, self._sparse_as_dense = predivide, sparse_as_dense
+        self._make_hook, self._writes_unused = make_hook, False
         self._dense_hooks: list[Any] = []
         self._number = next(_instances)  # equal on all ranks, if they make the same optimizers
         self._sample_rate = 100
@@ -162,6 +166,8 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         _observers.announce(self)
 
     def _hook(self, adapter: Any, tensors: list[torch.Tensor]) -> Any:
+        if self._make_hook is not None:
+            return self._make_hook(tensors)
         if self.op == ExactAverage:
             return adapter.exact_average_hook()
         if self._compression is Compression.none:
@@ -215,12 +221,14 @@ class _DistributedOptimizer(torch.optim.Optimizer):
             tensors = by_device[device]
             if not any(each.requires_grad for each in tensors):
                 continue
+            hook = self._hook(adapter, tensors)
+            self._writes_unused = hook is not None and hook.needs_all_parameters()
             engine = adapter.Averager(
                 names=[self._parameter_names.get(each, f"added.{place}") for place, each in enumerate(tensors)],
                 tensors=tensors, sparse=[id(each) in sparse for each in tensors], backend=self._backend_for(str(device), device),
                 cap=cap, first=1 << 20, caps=[], broadcast=False, view=False,
-                find_unused=True, static_graph=False, skip_unused=False, delayed=[], delayed_behind=None,
-                hook=self._hook(adapter, tensors), module_name=type(self).__name__, broadcast_buffers=False, sample_rate=self._sample_rate,
+                find_unused=True, static_graph=False, skip_unused=False, write_unused=self._writes_unused, delayed=[],
+                delayed_behind=None, hook=hook, module_name=type(self).__name__, broadcast_buffers=False, sample_rate=self._sample_rate,
                 find_straggler=False, compute=None, reduce=None)
             engine.begin_by_gradients(self.backward_passes_per_step, self._adds_up())
             self._engines.append(engine)
@@ -339,7 +347,7 @@ class _DistributedAdasumOptimizer(torch.optim.Optimizer):
 def DistributedOptimizer(optimizer: torch.optim.Optimizer, named_parameters: Any = None, compression: Any = Compression.none,
                          backward_passes_per_step: int = 1, op: int = Average, gradient_predivide_factor: float = 1.0,
                          num_groups: int = 0, groups: Any = None, sparse_as_dense: bool = False,
-                         process_set: ProcessSet = global_process_set) -> Any:
+                         process_set: ProcessSet = global_process_set, *, comm_hook: Any = None) -> Any:
     """An optimizer of the same class and state, whose gradients are reduced over the ranks of process_set. Collective.
 
     compression: Compression.none, .fp16, .bf16, or a class of one's own with compress and decompress; compressed gradients are
@@ -347,6 +355,8 @@ def DistributedOptimizer(optimizer: torch.optim.Optimizer, named_parameters: Any
     gradient cannot take part in another exchange: InvalidArgument in the backward pass that adds to it.
     gradient_predivide_factor: for compressors of one's own; else the average is taken in float32 or wider.
     Sparse gradients of Embedding and EmbeddingBag are averaged by their rows; sparse_as_dense makes all sparse ones dense first.
+    comm_hook, of libddp alone: what averages the gradients of a bucket. libddp.torch.power_sgd_hook(), .quantize_hook() (8 bits),
+    .exact_average_hook, or torch's hook(state, bucket), with its state as a pair (state, hook); torch's may need torch.distributed.
     op=ExactAverage, of libddp alone: the average over all backward passes of all ranks, whose bits do not depend on the number of
     ranks; as libddp.torch.exact_average_hook.
     """
@@ -357,6 +367,13 @@ def DistributedOptimizer(optimizer: torch.optim.Optimizer, named_parameters: Any
     if backward_passes_per_step <= 0:
         raise ValueError("backward_passes_per_step must be > 0")
     _compressing_hook.check(compression)
+    if comm_hook is not None and (op != Average or compression is not Compression.none or gradient_predivide_factor != 1.0):
+        raise ValueError("comm_hook averages: leave out op, compression and gradient_predivide_factor")
+    state, hook = comm_hook if isinstance(comm_hook, tuple) and len(comm_hook) == 2 else (None, comm_hook)
+    if hook is not None and not callable(hook):
+        raise ValueError(f"comm_hook={comm_hook!r} is neither a function hook(state, bucket) nor a pair (state, hook)")
+    if hook is _comm_hooks.exact_average_hook:
+        op, hook = ExactAverage, None
     if op == ExactAverage and compression is not Compression.none:
         raise ValueError("op=ExactAverage sends whole numbers: leave out compression")
     if op == Adasum and process_set is not global_process_set:
@@ -370,5 +387,6 @@ def DistributedOptimizer(optimizer: torch.optim.Optimizer, named_parameters: Any
     if op == Adasum:
         made._distribute(names, backward_passes_per_step, compression)
     else:
-        made._distribute(names, backward_passes_per_step, op, compression, gradient_predivide_factor, sparse_as_dense, process_set)
+        made._distribute(names, backward_passes_per_step, op, compression, gradient_predivide_factor, sparse_as_dense, process_set,
+                         None if hook is None else _comm_hooks.maker(state, hook))
     return made

@@ -41,6 +41,9 @@ using TranslateError = void (*)(const Error&);
 inline std::atomic<TranslateError> translate_error{nullptr};
 /// For the WaitWatch in backward passes; null: none. Set once.
 inline std::atomic<ddp::WaitWatch::Look> look_in_backward{nullptr};
+/// Whether the gradient that autograd computes now in this thread goes to a torch.distributed.autograd.context()
+/// instead of to its parameter. Null: there are none. Set once.
+inline std::atomic<bool (*)()> gradient_goes_to_context{nullptr};
 
 /// Runs on any of autograd's threads.
 template <class Call>
@@ -358,7 +361,7 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
   /// Autograd has added to a parameter's gradient for the last time in this backward pass.
   void computed(std::size_t index, const at::Tensor& added) {
     const at::AutoGradMode no_grad(false);
-    if (passes_of_step_ > 0) refuse_gradient_elsewhere(index, added);
+    refuse_gradient_of_context(index);
     if (!open_ && passes_of_step_ > 0) {
       refuse_exchanged(index, added);
       begin_alone();
@@ -409,13 +412,13 @@ class GradientAverager : public std::enable_shared_from_this<GradientAverager> {
                            "from what the module has kept");
   }
 
-  /// torch.distributed.autograd gives a gradient to its context, and leaves the parameter's undefined or as it was.
-  void refuse_gradient_elsewhere(std::size_t index, const at::Tensor& added) const {
-    if (!added.defined() || tensors_[index].tensor.grad().defined()) return;
-    throw_invalid_argument(gradients_.attempted(index),
-                           "autograd has left the parameter without it, as in a torch.distributed.autograd.context()",
-                           "call the loss's own backward(); torch.nn.parallel.DistributedDataParallel averages the "
-                           "gradients of a context");
+  /// The parameter's own gradient is undefined or as it was: averages of it would be wrong.
+  void refuse_gradient_of_context(std::size_t index) const {
+    const auto goes_there = gradient_goes_to_context.load(std::memory_order_acquire);
+    if (goes_there == nullptr || !goes_there()) return;
+    throw_invalid_argument(gradients_.attempted(index), "it goes to a torch.distributed.autograd.context()",
+                           "call the loss's own backward(), or take torch.nn.parallel.DistributedDataParallel, also "
+                           "with the backend ddp: it averages the gradients of a context");
   }
 
   /// Gradients that hold what all ranks have exchanged, and so would count once for each rank.
