@@ -317,8 +317,7 @@ inline ddp::ReducerOptions options_of(std::optional<std::size_t> cap, std::size_
           .log = std::move(log)};
 }
 
-inline void add_averager(py::module_& module) {
-  using Release = py::call_guard<py::gil_scoped_release>;
+inline void add_comm_hooks(py::module_& module) {
   py::class_<ddp::CommHook, std::shared_ptr<ddp::CommHook>>(module, "CommHook")
       .def("needs_all_parameters", &ddp::CommHook::needs_all_parameters);
   module.def("python_hook", &python_hook);
@@ -346,10 +345,10 @@ inline void add_averager(py::module_& module) {
   module.def("quantize_hook", [](bool per_channel) {
     return per_channel ? ddp::quantize_per_channel_hook() : ddp::quantize_per_tensor_hook();
   });
-  module.def("cast_buffers", [](const Names& names, const Tensors& tensors, at::ScalarType type) {
-    binding::cast_buffers(named(names, tensors), type);
-  });
+}
 
+inline void add_held(py::module_& module) {
+  using Release = py::call_guard<py::gil_scoped_release>;
   py::class_<Held>(module, "Held").def("__enter__", &Held::enter).def("__exit__", [](Held& held, const py::args&) {
     held.leave();
   });
@@ -367,7 +366,15 @@ inline void add_averager(py::module_& module) {
       .def("shadow_step", &HeldJoin::shadow_step, Release())
       .def("end", &HeldJoin::end, Release())
       .def("abandon", &HeldJoin::abandon);
+}
 
+inline void add_averager(py::module_& module) {
+  using Release = py::call_guard<py::gil_scoped_release>;
+  add_comm_hooks(module);
+  add_held(module);
+  module.def("cast_buffers", [](const Names& names, const Tensors& tensors, at::ScalarType type) {
+    binding::cast_buffers(named(names, tensors), type);
+  });
   py::class_<Averager>(module, "Averager")
       .def(py::init([](const Names& names, const Tensors& tensors, const std::vector<bool>& sparse,
                        const c10::intrusive_ptr<c10d::Backend>& backend, std::optional<std::size_t> cap,
