@@ -14,7 +14,7 @@ from pathlib import Path
 from old_libraries import OLDEST, number
 
 MOST_BYTES = 25 << 20
-SYSTEM = re.compile(r"(libc|libm|libdl|libpthread|librt|libgcc_s|libstdc\+\+|ld-linux-x86-64)\.so\.\d+")
+SYSTEM = re.compile(r"(libc|libm|libdl|libpthread|librt|libutil|libgcc_s|libstdc\+\+|ld-linux-x86-64)\.so\.\d+")
 HERE = re.compile(r"\$ORIGIN(/[a-z./]+)?")
 
 

@@ -19,7 +19,7 @@ setup() {
 
 need_wheel() { [ -n "$WHEEL" ] || skip "no wheel in build/wheelhouse; scripts/wheel makes it"; }
 
-# In a virtual environment of the user nobody, with nothing that it does not need: no compiler, no PMIx.
+# In a virtual environment of the user nobody.
 install_as_nobody() {
   need_wheel
   [ "$(id -u)" = 0 ] || skip "needs root, to be another user"
@@ -84,7 +84,7 @@ without_pmix() {
   run -0 python3 "$TOOLS/check.py" "$WHEEL"
   run -0 unzip -Z1 "$WHEEL"
   for file in _core.cpython-310-x86_64-linux-gnu.so _core.cpython-311-x86_64-linux-gnu.so _core.abi3.so bin/{ddprun,ddp-info,ddp-selftest} \
-    lib/libddp.so lib/slurm/spank_ddp.so lib/cmake/ddp/ddpConfig.cmake lib/pkgconfig/ddp.pc libexec/libddp/ddp-step \
+    lib/libddp.so lib/libddp/libpmix.so.2 lib/slurm/spank_ddp.so lib/cmake/ddp/ddpConfig.cmake lib/pkgconfig/ddp.pc libexec/libddp/ddp-step \
     include/ddp/ddp.hpp share/libddp/scripts/ddp-plugin share/modulefiles/libddp/{0.1.0,0.1.0.lua}; do
     grep -qxF "libddp/$file" <<<"$output" || { echo "absent: $file"; return 1; }
   done
@@ -103,9 +103,6 @@ world.process_group().all_reduce(numbers, "sum").wait()
 maps = {line.split()[-1] for line in open("/proc/self/maps") if "pmix" in line}
 print(f"rank {world.rank}: {numbers[0]:.0f} {sorted(maps)}", flush=True)
 END
-  folder=$(echo "$home"/venv/lib/python3*/site-packages/libddp/lib)
-  mkdir "$folder/libddp"
-  cp "$(realpath /usr/lib/x86_64-linux-gnu/libpmix.so.2)" "$folder/libddp/libpmix.so.2"
   run -0 without_pmix setpriv --reuid=nobody --regid=nogroup --clear-groups env -i PATH=/usr/bin:/bin HOME="$home" \
     "$home/venv/bin/ddprun" --nproc-per-node=2 "$home/rank.py"
   [[ $output == *"rank 0: 3 "*site-packages/libddp/lib/libddp/libpmix.so.2* && $output == *"rank 1: 3 "* ]]
@@ -152,4 +149,14 @@ print({line.split()[-1] for line in open("/proc/self/maps") if "libddp.so" in li
     setpriv --reuid=nobody --regid=nogroup --clear-groups env -i PATH=/usr/bin:/bin HOME="$home" \
     "$home/venv/bin/ddprun" --nproc-per-node=2 -m libddp version
   [[ $output == *"ddp-info (libddp)"* ]]
+}
+
+@test "a user's home on a Slurm cluster: ddprun on two nodes, srun with PMIx and PMI-2, and the plugin once an admin has it on" {
+  install_as_nobody /usr/bin/python3
+  cp "$BATS_TEST_DIRNAME/../support/wheel_on_slurm.sh" "$home"
+  run -0 env -u TMPDIR DDP_CLUSTER_DIR="/run/ddp-wheel-$$" "$SOURCE/tests/cluster/slurm_cluster" with --share "$home" -- bash "$home/wheel_on_slurm.sh" "$home"
+  for step in "ddprun 2" "pmix 4" "pmi2 4" "ddp 4"; do
+    [ "$(grep -c "^${step% *}: sum of ${step#* }" <<<"$output")" = "${step#* }" ] || { echo "not right: $step: $output"; return 1; }
+  done
+  [[ $output == *"rank 2 on n0 failed with exit code 3; the step ends"* ]]
 }
