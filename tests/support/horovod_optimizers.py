@@ -3,6 +3,7 @@
 import warnings
 
 import libddp.horovod as hvd
+import libddp.torch
 import torch
 
 from horovod_checks import check, equal_on_all, momentum, refused, same, sample, small_model, trained_alone
@@ -35,6 +36,33 @@ def optimizer(rank, size):
         scaler.update()
     assert scaler.get_scale() == 4.0, "all ranks skip the step that one cannot take"
     equal_on_all([each.tolist() for each in model.parameters()])
+
+
+@check
+def optimizer_missing(rank, size):
+    """What no rank has computed moves by momentum and weight decay, or stays."""
+    for missing, stays in (("zeros", False), ("skip", True)):
+        heads = torch.nn.ModuleList(torch.nn.Linear(4, 1) for _ in range(size + 1))
+        hvd.broadcast_parameters(heads.state_dict(), 0)
+        before = [each.detach().clone() for each in heads.parameters()]
+        inner = torch.optim.SGD(heads.parameters(), 0.1, momentum=0.9, weight_decay=0.1)
+        wrapped = hvd.DistributedOptimizer(inner, heads.named_parameters(), missing=missing)
+        for passes in range(2):  # the second finds the gradients of the first gone
+            wrapped.zero_grad()
+            if passes == 0 or rank > 0:
+                heads[rank](sample(rank)).sum().backward()
+            wrapped.step()
+        for place, (old, new) in enumerate(zip(before, heads.parameters())):
+            assert torch.equal(old, new) == (stays and place >= 2 * size), (missing, place)
+        equal_on_all([each.tolist() for each in heads.parameters()])
+    for wrong in ({"missing": "none"}, {"missing": "skip", "op": hvd.Adasum},
+                  {"missing": "skip", "comm_hook": libddp.torch.power_sgd_hook()}):
+        try:
+            hvd.DistributedOptimizer(momentum(heads.parameters()), heads.named_parameters(), **wrong)
+        except ValueError as error:
+            assert "missing='" in str(error), error
+        else:
+            raise AssertionError(wrong)
 
 
 @check

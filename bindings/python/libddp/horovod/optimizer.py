@@ -147,12 +147,13 @@ class _DistributedOptimizer(torch.optim.Optimizer):
     """Its methods become those of a subclass of the wrapped optimizer's class."""
 
     def _distribute(self, names: dict[torch.Tensor, str], passes: int, op: int, compression: Any, predivide: float,
-                    sparse_as_dense: bool, process_set: ProcessSet, make_hook: Any) -> None:
+                    sparse_as_dense: bool, process_set: ProcessSet, make_hook: Any, missing: str) -> None:
         self._parameter_names = names
         self.backward_passes_per_step = passes
         self.op, self._compression, self.process_set = op, compression, process_set
         self._predivide, self._sparse_as_dense = predivide, sparse_as_dense
         self._make_hook, self._writes_unused = make_hook, False
+        self._missing = missing
         self._dense_hooks: list[Any] = []
         self._number = next(_instances)  # equal on all ranks, if they make the same optimizers
         self._sample_rate = 100
@@ -223,6 +224,9 @@ class _DistributedOptimizer(torch.optim.Optimizer):
                 continue
             hook = self._hook(adapter, tensors)
             self._writes_unused = hook is not None and hook.needs_all_parameters()
+            if self._writes_unused and self._missing == "skip":
+                raise ValueError("missing='skip' leaves out what no rank has computed, but this comm_hook keeps what it has not sent "
+                                 "and gives it to all parameters; leave out one")
             engine = adapter.Averager(
                 names=[self._parameter_names.get(each, f"added.{place}") for place, each in enumerate(tensors)],
                 tensors=tensors, sparse=[id(each) in sparse for each in tensors], backend=self._backend_for(str(device), device),
@@ -257,7 +261,8 @@ class _DistributedOptimizer(torch.optim.Optimizer):
 
     def synchronize(self) -> None:
         """Makes sure that gradients are those of all ranks. They are, after as many backward passes as a step has; else what
-        has accumulated is exchanged now, and what no rank has computed becomes zeros. HorovodInternalError."""
+        has accumulated is exchanged now, and what no rank has computed becomes zeros, or is left alone with missing="skip".
+        HorovodInternalError."""
         if self._unfrozen():
             raise ValueError("parameters of a DistributedOptimizer got requires_grad=True after its last zero_grad(): "
                              "their gradients are of this rank alone; call zero_grad() after requires_grad_()")
@@ -266,7 +271,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
                 if not engine.restart_passes():
                     engine.exchange_accumulated()
                     engine.restart_passes()
-        for group in self.param_groups if self._engines else ():
+        for group in self.param_groups if self._engines and self._missing == "zeros" else ():
             for each in group["params"]:
                 if each.requires_grad and each.grad is None:
                     each.grad = torch.zeros_like(each)
@@ -347,7 +352,8 @@ class _DistributedAdasumOptimizer(torch.optim.Optimizer):
 def DistributedOptimizer(optimizer: torch.optim.Optimizer, named_parameters: Any = None, compression: Any = Compression.none,
                          backward_passes_per_step: int = 1, op: int = Average, gradient_predivide_factor: float = 1.0,
                          num_groups: int = 0, groups: Any = None, sparse_as_dense: bool = False,
-                         process_set: ProcessSet = global_process_set, *, comm_hook: Any = None) -> Any:
+                         process_set: ProcessSet = global_process_set, *, comm_hook: Any = None,
+                         missing: str = "zeros") -> Any:
     """An optimizer of the same class and state, whose gradients are reduced over the ranks of process_set. Collective.
 
     compression: Compression.none, .fp16, .bf16, or a class of one's own with compress and decompress; compressed gradients are
@@ -357,6 +363,8 @@ def DistributedOptimizer(optimizer: torch.optim.Optimizer, named_parameters: Any
     Sparse gradients of Embedding and EmbeddingBag are averaged by their rows; sparse_as_dense makes all sparse ones dense first.
     comm_hook, of libddp alone: what averages the gradients of a bucket. libddp.torch.power_sgd_hook(), .quantize_hook() (8 bits),
     .exact_average_hook, or torch's hook(state, bucket), with its state as a pair (state, hook); torch's may need torch.distributed.
+    missing, of libddp alone: what a parameter gets in step() whose gradient no rank has computed. "zeros", as upstream, so that
+    momentum and weight decay move it; or "skip": nothing.
     op=ExactAverage, of libddp alone: the average over all backward passes of all ranks, whose bits do not depend on the number of
     ranks; as libddp.torch.exact_average_hook.
     """
@@ -376,6 +384,10 @@ def DistributedOptimizer(optimizer: torch.optim.Optimizer, named_parameters: Any
         op, hook = ExactAverage, None
     if op == ExactAverage and compression is not Compression.none:
         raise ValueError("op=ExactAverage sends whole numbers: leave out compression")
+    if missing not in ("zeros", "skip"):
+        raise ValueError(f"missing={missing!r} is neither 'zeros' nor 'skip'")
+    if missing == "skip" and op == Adasum:
+        raise ValueError("missing='skip' is for averages and the like: Adasum combines what each rank's own step has changed")
     if op == Adasum and process_set is not global_process_set:
         raise NotImplementedError("Adasum does not support non-global process sets yet.")
     names = _names_of(optimizer, named_parameters)
@@ -388,5 +400,5 @@ def DistributedOptimizer(optimizer: torch.optim.Optimizer, named_parameters: Any
         made._distribute(names, backward_passes_per_step, compression)
     else:
         made._distribute(names, backward_passes_per_step, op, compression, gradient_predivide_factor, sparse_as_dense, process_set,
-                         None if hook is None else _comm_hooks.maker(state, hook))
+                         None if hook is None else _comm_hooks.maker(state, hook), missing)
     return made
