@@ -37,6 +37,7 @@ class Model {
                      .last_call = 30s,
                      .replaceable = pick(0, 1) == 1,
                      .joinable = pick(0, 2) == 0,
+                     .expands = pick(0, 2) == 0,
                      .max_restarts = pick(0, 2),
                      .crash_loop = {.generations = pick(0, 3), .within = 60s}};
   }
