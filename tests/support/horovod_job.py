@@ -247,6 +247,11 @@ def joins(rank, size):
         assert objects == [{"rank": each, "step": step} for each in range(size) if 2 * each + 1 > step], (step, objects)
     last = hvd.join()
     equal_on_all(last)
+    for _ in range(rank):  # of what has no name
+        hvd.allreduce(torch.ones(1))
+    hvd.join()
+    assert hvd.allreduce(torch.ones(1), op=hvd.Sum) == size
+    hvd.barrier()
     assert 0 <= last < size
 
 

@@ -55,8 +55,9 @@ class Unnamed(str):
 def label(kind: str, name: str | None, number: int) -> str:
     if name is not None:
         return name
-    made = Unnamed(f"{kind}.noname.")
-    made.number = _job.job().number.next(kind, number)
+    numbers = _job.job().number
+    made = Unnamed(f"{kind}.noname.{numbers.joins}." if numbers.joins else f"{kind}.noname.")
+    made.number = numbers.next(made, number)
     return made
 
 

@@ -454,6 +454,7 @@ def join(device: int = -1) -> int:
     if stepping is not None:
         optimizer.take_part_in_steps(stepping)
     last: int = synchronize(handle)
+    job.number.joins += 1
     return last
 
 
