@@ -32,8 +32,9 @@ class Period {
   static constexpr std::size_t kLongest = 1'000;
   static constexpr std::size_t kShortest = 16;  // items: a few equal ones within a step are no step
 
-  std::deque<std::size_t> items_{};                                       ///< the newest first
-  std::vector<std::size_t> runs_ = std::vector<std::size_t>(kLongest, 0);  ///< [i]: newest that equal those i + 1 before
+  std::deque<std::size_t> items_{};  ///< the newest first
+  std::vector<std::size_t> runs_ =
+      std::vector<std::size_t>(kLongest, 0);  ///< [i]: newest that equal those i + 1 before
 };
 
 }  // namespace ddp::named
