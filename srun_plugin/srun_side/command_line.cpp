@@ -191,6 +191,7 @@ std::string_view read_long(std::string_view text, CommandLine& found) {
   if (given.starts_with("ddp-")) found.ddp_detail += (found.ddp_detail.empty() ? "--" : ", --") + std::string(given);
   if (name == "chdir" || given.starts_with("container")) found.other_files = true;
   if (given == "interactive") found.interactive = true;
+  if (name == "jobid") found.job_id = true;
   if (begins_as(given, "no-kill", 4)) found.no_kill = true;
   if (begins_as(given, "kill-on-bad-exit", 1))
     found.kill_on_bad_exit = kills(equals == std::string_view::npos ? std::string_view{} : text.substr(equals + 1));

@@ -18,6 +18,7 @@ struct CommandLine {
   bool interactive = false;                             ///< salloc's own, for its shell on a node
   bool cpus_per_task = false;                           ///< so does -c or --cpus-per-task
   bool components = false;                              ///< several components: ":", or --het-group with more than one
+  bool job_id = false;                                  ///< --jobid: the step is of a job that exists
   bool no_kill = false;                                 ///< -k or --no-kill
   std::optional<bool> kill_on_bad_exit = std::nullopt;  ///< -K or --kill-on-bad-exit, and whether its value is not 0
   bool other_files = false;                             ///< -D, --chdir, --container-*: tasks see another folder

@@ -115,6 +115,10 @@ MpiChoice choose_mpi(const SlurmFacts& facts, bool several_components) {
   return has_plugin(facts.plugin_dirs, "pmi2") ? MpiChoice::pmi2 : MpiChoice::nothing_there;
 }
 
+bool joins_components(const CommandLine& arguments, Lookup variable) {
+  return (!variable("SLURM_JOB_ID") && !arguments.job_id) || variable("SLURM_HET_SIZE").has_value();
+}
+
 void SrunSide::before_options(const CommandLine& arguments, const SlurmFacts& facts) {
   arguments_ = arguments;
   // Inherited from a task on a node without the plugin: the ticket of another step.
@@ -149,12 +153,15 @@ void SrunSide::choose_mpi_type(const SlurmFacts& facts) {
     ::unsetenv("SLURM_MPI_TYPE");
   }
   if (!process_variable("SLURM_MPI_TYPE")) {
-    switch (choose_mpi(facts, arguments_.components)) {
+    MpiChoice choice = choose_mpi(facts, arguments_.components);
+    if (choice == MpiChoice::pmi2 && arguments_.components && !joins_components(arguments_, &process_variable))
+      choice = MpiChoice::nothing_there;
+    switch (choice) {
       case MpiChoice::pmix: ::setenv("SLURM_MPI_TYPE", "pmix", 0); break;
       case MpiChoice::pmi2: ::setenv("SLURM_MPI_TYPE", "pmi2", 0); break;
       case MpiChoice::nothing_there:
         pmi_available_ = false;
-        // Overrides the site's default: PMIx would not join the components.
+        // Overrides the site's default, which would not join the components.
         if (arguments_.components) ::setenv("SLURM_MPI_TYPE", "none", 0);
         break;
       case MpiChoice::leave: break;

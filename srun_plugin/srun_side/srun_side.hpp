@@ -27,8 +27,12 @@ struct SlurmFacts {
 enum class MpiChoice { leave, pmix, pmi2, nothing_there };
 
 /// PMIx, else PMI-2, unless the site's default is PMIx already. A step of several components gets PMI-2, because
-/// Slurm's PMIx plugin does not connect them.
+/// Slurm's PMIx plugin does not connect them. PMI-2 connects those of a heterogeneous job only (joins_components).
 MpiChoice choose_mpi(const SlurmFacts& facts, bool several_components);
+
+/// Whether PMI-2 connects the components of a step. In an allocation that is not heterogeneous, srun sets PMI-2 up once
+/// for each, in threads of their own that share a socket: ranks wait forever, or the step fails.
+bool joins_components(const CommandLine& arguments, Lookup variable);
 
 /// Both empty: not known yet.
 struct StepName {

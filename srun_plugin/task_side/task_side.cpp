@@ -267,8 +267,8 @@ void TaskSide::prepare(spank_t spank, const std::string& ticket_text, const Befo
   const TaskFacts facts = read_task_facts(environment, local_tasks(spank));
   if (!ticket.pmi_available && facts.rank == 0) {
     warn(facts,
-         "this Slurm has no PMI for this step (PMIx, or PMI-2 for several components); ranks can rendezvous only "
-         "at the store");
+         "this Slurm has no PMI for this step (PMIx, or PMI-2 for components of a heterogeneous job); ranks can "
+         "rendezvous only at the store");
   }
   if (ticket.version != DDP_VERSION_STRING && facts.local_rank == 0) {
     warn(facts, fmt::format("libddp's plugin here is of version {}, that of srun's host of {}; install one on all",

@@ -92,7 +92,7 @@ VALUES mpi4py 4/5 4 0/1 2/3" ] || { echo "$output"; return 1; }
 # The environment, limits, open files and processors of a task. Values of these variables differ from step to step: times, ids
 # of job, process and namespace, ports, and folders that have an id in their name; so do the numbers of descriptors.
 task_view() {
-  srun -N1 -n1 -w n0 "$@" bash -c 'env; cat /proc/self/limits; umask; find /proc/self/fd -printf "open %l\n" | sed -E "s/[0-9]+//g"; grep -i -e allowed -e "^Sig[BIC]" /proc/self/status' |
+  srun -Q -N1 -n1 -w n0 "$@" bash -c 'env; cat /proc/self/limits; umask; find /proc/self/fd -printf "open %l\n" | sed -E "s/[0-9]+//g"; grep -i -e allowed -e "^Sig[BIC]" /proc/self/status' |
     sed -E 's/^(SLURM_(JOBID|JOB_ID|JOB_START_TIME|JOB_END_TIME|TASK_PID|SRUN_COMM_PORT|STEP_LAUNCHER_PORT|PMIXP_ABORT_AGENT_PORT)|PMI_JOBID|PMIX_(NAMESPACE|SERVER_URI[0-9]*|DSTORE_[A-Z0-9_]*|SERVER_TMPDIR)|OMPI_MCA_orte_precondition_transports)=.*/\1/' | sort
 }
 
@@ -158,16 +158,17 @@ task_view() {
   expect_all 1 warning
 }
 
-@test "a site whose default is PMIx has it, and PMI-2 for a step of several components" {
+@test "a site whose default is PMIx has it, and PMI-2 for a heterogeneous job's components" {
   unset SLURM_MPI_TYPE
   private_slurm MpiDefault=pmix
   sed -i '/MpiDefault=none/d' "$private_conf"
   run on_ctl env SLURM_CONF="$private_conf" srun --ddp -N1 -n1 sh -c "$facts"
   succeeded
   [[ $(fact PMIX) == slurm.pmix.* ]] || { echo "$output"; return 1; }
-  LIMIT=20 run on_ctl salloc -Q -N2 -n2 env SLURM_CONF="$private_conf" srun --ddp -N1 -n1 sh -c "$facts" : -N1 -n1 sh -c "$facts"
+  LIMIT=20 run on_ctl env SLURM_CONF="$private_conf" srun --ddp -N1 -n1 sh -c "$facts" : -N1 -n1 sh -c "$facts"
   succeeded
   expect_facts 2 PMIX= WORLD_SIZE=2
+  [ -n "$(fact PMI_FD)" ] || { echo "$output"; return 1; }
 }
 
 @test "SrunPortRange holds for the store, too" {
@@ -289,16 +290,19 @@ task_view() {
   [[ $output =~ PTY\ 0\ [1-9] ]] || { echo "$output"; return 1; }
 }
 
-@test "several components are one world over PMI-2, and each has the store" {
+# Over PMI-2 they would wait for each other forever.
+@test "components in an ordinary allocation are one world at the store" {
   unset SLURM_MPI_TYPE
   local client="python3 $root/tests/support/c10d_client.py"
-  LIMIT=30 run on_ctl salloc -Q -N3 -n3 srun --ddp -N1 -n1 sh -c "$facts; $client" : -N2 -n2 sh -c "$facts; $client"
+  local each="$facts; $client; exec $rank_program world"
+  run on_ctl salloc -Q -N3 -n3 srun --ddp -N1 -n1 sh -c "$each" : -N2 -n2 sh -c "$each"
   succeeded
-  expect_facts 3 WORLD_SIZE=3 PMIX=
+  expect_facts 3 WORLD_SIZE=3 PMIX= PMI_FD=
   [ "$(fact RANK | tr -d '\n')" = 012 ]
   [ "$(fact PORT | wc -l)" -eq 1 ]
-  [ -n "$(fact PMI_FD)" ]
   expect_all 3 "STORE "
+  expect_all 3 '"world_size": 3'
+  expect_all 1 "no PMI for this step"
 }
 
 @test "a heterogeneous job: all of its components, and one of them" {
@@ -314,10 +318,11 @@ echo ENDED
 JOB
   run on_ctl sbatch -o "$shared/batch" "$shared/job"
   succeeded
-  run on_ctl srun --ddp -N1 -n1 sh -c "$facts" : -N1 -n2 sh -c "$facts"
+  run on_ctl srun --ddp -N1 -n1 sh -c "$facts; exec $rank_program world" : -N1 -n2 sh -c "$facts; exec $rank_program world"
   succeeded
   expect_facts 3 WORLD_SIZE=3 PMIX=
   [ "$(fact PORT | wc -l)" -eq 1 ]
+  expect_all 3 '"source": "pmi2"'
   eventually 60 grep -q ENDED "$shared/batch"
   output=$(grep -v ONE=1 "$shared/batch")
   expect_facts 3 WORLD_SIZE=3 PMIX=

@@ -361,14 +361,17 @@ while chunk := os.read(0, int(sys.argv[1])):
 @test "error.json in torch's format is in the report, and is passed on to an outer launcher" {
   cat >fails.py <<'PYTHON'
 import json, os, sys, time
-if os.environ["RANK"] == "1":
+if os.environ["RANK"] == "1":  # fails second
+    while not os.path.exists("failing"):
+        time.sleep(0.01)
     time.sleep(0.3)
     sys.exit(3)
 call = "Traceback (most recent call last):\n  File \"fails.py\", line 3, in main\nValueError: bad batch\n"
 with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w") as file:
     json.dump({"message": {"message": "ValueError: bad batch",
                            "extraInfo": {"py_callstack": call, "timestamp": "1700000000"}}}, file)
-sys.exit(9)
+open("failing", "w").close()
+os._exit(9)
 PYTHON
   TORCHELASTIC_ERROR_FILE=$PWD/outer.json run "$DDPRUN" --nproc-per-node 2 --log-dir logs --report-json report.json fails.py
   echo "$output"

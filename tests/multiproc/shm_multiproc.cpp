@@ -1,9 +1,6 @@
 // The shared-memory backend with one process per rank: ranks are killed and stopped at each point of an operation, and
 // the others must end with the same cause, in time.
 #include <dirent.h>
-#include <linux/audit.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <sched.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
@@ -12,10 +9,13 @@
 
 #include "base/unique_fd.hpp"
 #include "multiproc/shm_processes.hpp"
+#include "support/forbid.hpp"
 #include "support/sanitized.hpp"
 
 namespace ddp::collectives::shm {
 namespace {
+
+using test::forbid;
 
 struct Fall {
   const char* name;
@@ -356,19 +356,6 @@ constexpr bool kAddressSanitizer = true;
 #else
 constexpr bool kAddressSanitizer = false;
 #endif
-
-/// Makes these system calls fail with @p error in this process from now on.
-void forbid(const std::vector<unsigned>& calls, unsigned error) {
-  std::vector<sock_filter> filter{BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr))};
-  for (const unsigned call : calls) {
-    filter.push_back(BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1));
-    filter.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | error));
-  }
-  filter.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW));
-  const sock_fprog program{.len = static_cast<unsigned short>(filter.size()), .filter = filter.data()};
-  ASSERT_EQ(::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-  ASSERT_EQ(::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program), 0);
-}
 
 class ShmLimits : public ShmProcesses {
  protected:

@@ -44,8 +44,10 @@ int ChildProcess::pidfd() {
   if (!pidfd_) pidfd_ = open_pidfd(pid_);
   if (!pidfd_) {
     const int number = errno;
-    throw system_error(fmt::format("watching process {} (pidfd_open)", pid_), number,
-                       number == ENOSYS ? "Linux 5.3 or newer is needed" : "");
+    const char* remedy = "";
+    if (number == ENOSYS) remedy = "Linux 5.3 or newer is needed";
+    if (number == EPERM) remedy = "a seccomp filter forbids pidfd_open: allow it, as newer container engines do";
+    throw system_error(fmt::format("watching process {} (pidfd_open)", pid_), number, remedy);
   }
   return pidfd_.get();
 }

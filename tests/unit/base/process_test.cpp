@@ -1,11 +1,13 @@
 // Children that end in every way: how they ended is known, and none is left.
 #include <poll.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 
 #include <ddp/error.hpp>
 
 #include "base/process.hpp"
 #include "support/error_of.hpp"
+#include "support/forbid.hpp"
 
 namespace ddp::base {
 namespace {
@@ -190,6 +192,20 @@ TEST(ChildProcess, WithoutAPidfdTheErrorSaysWhy) {
   ASSERT_EQ(::waitpid(process.pid(), nullptr, 0), process.pid());
   const Error error = test::thrown_by([&] { process.pidfd(); });
   EXPECT_EQ(error.native(), "ESRCH (3)");
+}
+
+TEST(ChildProcess, AFilterOfSystemCallsIsNamed) {
+  const pid_t host = ::fork();  // which keeps the filter
+  if (host == 0) {
+    ChildProcess process = sleeper();
+    test::forbid({SYS_pidfd_open}, EPERM);
+    const Error error = test::thrown_by([&] { process.pidfd(); });
+    if (error.native() != "EPERM (1)") ::_exit(1);
+    ::_exit(error.hint().find("seccomp") != std::string::npos && process.kill() ? 0 : 2);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(host, &status, 0), host);
+  EXPECT_EQ(status, 0);
 }
 
 TEST(ChildProcess, WaitsWithoutAPidfd) {

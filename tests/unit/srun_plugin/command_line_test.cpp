@@ -4,12 +4,12 @@
 namespace ddp::srun_plugin {
 namespace {
 
-/// "ddp", "cpus" and "components", those that were found.
+/// "ddp", "cpus", "components" and "job", those that were found.
 std::string found_in(const std::vector<std::string>& arguments) {
   const CommandLine found = read_command_line(arguments);
   std::string text;
   for (const auto& [is, name] : {std::pair{found.ddp, "ddp"}, std::pair{found.cpus_per_task, "cpus"},
-                                 std::pair{found.components, "components"}}) {
+                                 std::pair{found.components, "components"}, std::pair{found.job_id, "job"}}) {
     if (is) text += (text.empty() ? "" : " ") + std::string(name);
   }
   return text;
@@ -109,17 +109,16 @@ INSTANTIATE_TEST_SUITE_P(CpusPerTask, SrunCommandLine,
                                            Case{"srun --cpus-per-gpu 4 --ddp p", "ddp"},
                                            Case{"srun --ddp p -c 4", "ddp"}));
 
-INSTANTIATE_TEST_SUITE_P(Components, SrunCommandLine,
-                         ::testing::Values(Case{"srun -n1 --ddp a : -n2 b", "ddp components"},
-                                           Case{"srun -n1 a : -n2 --ddp b", "components"},
-                                           Case{"srun --het-group=0,1 --ddp p", "ddp components"},
-                                           Case{"srun --het-group 0-1 --ddp p", "ddp components"},
-                                           Case{"srun --het-group=1 --ddp p", "ddp"},
-                                           Case{"srun --het-group -- --ddp p", "ddp"},
-                                           Case{"srun --het-group 1 --ddp -w n0,n1 p", "ddp"},
-                                           Case{"srun --ddp -n2 : -n1 ./a", "ddp components"},
-                                           Case{"srun --pack-group 0,1 --ddp p", "ddp components"},
-                                           Case{"srun --ddp p a:b :c", "ddp"}, Case{"srun -J : --ddp p", "ddp"}));
+INSTANTIATE_TEST_SUITE_P(
+    Components, SrunCommandLine,
+    ::testing::Values(
+        Case{"srun -n1 --ddp a : -n2 b", "ddp components"}, Case{"srun -n1 a : -n2 --ddp b", "components"},
+        Case{"srun --het-group=0,1 --ddp p", "ddp components"}, Case{"srun --het-group 0-1 --ddp p", "ddp components"},
+        Case{"srun --het-group=1 --ddp p", "ddp"}, Case{"srun --het-group -- --ddp p", "ddp"},
+        Case{"srun --het-group 1 --ddp -w n0,n1 p", "ddp"}, Case{"srun --ddp -n2 : -n1 ./a", "ddp components"},
+        Case{"srun --pack-group 0,1 --ddp p", "ddp components"},
+        Case{"srun --jobid 7 -n1 --ddp a : b", "ddp components job"}, Case{"srun --jobid=7 --ddp p", "ddp job"},
+        Case{"srun --ddp p --jobid=7", "ddp"}, Case{"srun --ddp p a:b :c", "ddp"}, Case{"srun -J : --ddp p", "ddp"}));
 
 // Of other plugins nothing is known: taken to have no value.
 INSTANTIATE_TEST_SUITE_P(UnknownOptions, SrunCommandLine,

@@ -18,7 +18,9 @@ inline constexpr const char* kVariables[] = {"SLURM_MPI_TYPE",
                                              "__LIBDDP_SET_SLURM_MPI_TYPE",
                                              "DDP_BACKEND",
                                              "SLURM_KILL_BAD_EXIT",
-                                             "SLURM_NO_KILL"};
+                                             "SLURM_NO_KILL",
+                                             "SLURM_JOB_ID",
+                                             "SLURM_HET_SIZE"};
 
 inline std::optional<std::string> variable(const char* name) {
   const char* const value = std::getenv(name);

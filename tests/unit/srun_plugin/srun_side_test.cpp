@@ -65,6 +65,26 @@ TEST_F(SrunSideTest, ComponentsGetPmi2) {
   EXPECT_EQ(variable("SLURM_MPI_TYPE"), "pmi2");
 }
 
+TEST_F(SrunSideTest, ComponentsInAnOrdinaryAllocationGetNoPmi2) {
+  CommandLine components{.ddp = true, .cpus_per_task = false, .components = true};
+  const SlurmFacts facts = slurm_with({"pmix", "pmi2"}, "pmix");
+  const auto type_of = [&] {
+    ::unsetenv("SLURM_MPI_TYPE");
+    SrunSide("").before_options(components, facts);
+    return variable("SLURM_MPI_TYPE");
+  };
+  components.job_id = true;
+  EXPECT_EQ(type_of(), "none");
+  components.job_id = false;
+  ::setenv("SLURM_JOB_ID", "17", 1);
+  EXPECT_EQ(type_of(), "none");
+  ::setenv("SLURM_HET_SIZE", "2", 1);
+  EXPECT_EQ(type_of(), "pmi2");
+  ::unsetenv("SLURM_HET_SIZE");
+  components.components = false;
+  EXPECT_EQ(type_of(), std::nullopt);  // the site's
+}
+
 TEST_F(SrunSideTest, WithoutPmi2ComponentsDoNotGetTheSitesPmix) {
   SrunSide side("");
   side.before_options({.ddp = true, .cpus_per_task = false, .components = true}, slurm_with({"pmix"}, "pmix"));
