@@ -126,6 +126,13 @@ class Coordinator {
   const JobAttempt* last_attempt() const { return attempt_ ? &*attempt_ : nullptr; }
   int restarts_used() const { return membership_.restarts_used(); }
 
+  /// See MembershipPlan; none when the job ends.
+  int missing_nodes() const { return phase_ < Phase::finishing ? membership_.missing() : 0; }
+  int nodes_of(const std::string& allocation) const {
+    return static_cast<int>(membership_.agents_of(allocation).size());
+  }
+  void expect_more_nodes(bool may_come) { membership_.expect_more(may_come); }
+
  private:
   /// Of the job, of which each attempt has its own (AttemptPhase).
   enum class Phase {

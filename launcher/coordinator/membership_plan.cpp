@@ -131,12 +131,19 @@ void MembershipPlan::leave(int agent, const std::string& asked_by) {
   if (member == nullptr) return;
   const bool waits =
       std::any_of(waiting_.begin(), waiting_.end(), [&](const Member& each) { return each.agent == agent; });
+  // A guest whose allocation Slurm ends is missing like one that was lost.
+  const bool wished = !asked_by.empty() || !is_guest(agent);
+  if (wished && !leaving_.contains(agent)) goal_ = std::max(goal_ - 1, rules_.min_nodes);
   if (phase_ == Phase::live && !waits) {
     leaving_.insert(agent);
     if (!asked_by.empty()) asked_by_ = asked_by;
     return;
   }
   if (!waits) left_.push_back(member->hello.host);
+  release_leaver(agent);
+}
+
+void MembershipPlan::release_leaver(int agent) {
   lost(agent);
   released_.push_back(agent);
 }
@@ -151,6 +158,7 @@ ResizeAnswer MembershipPlan::resize(int nodes, const std::string& by, Time now) 
     return {.text = fmt::format("{} node{} left, and no other can join", num_members(),
                                 plural(static_cast<std::size_t>(num_members()), " is", "s are"))};
   target_ = nodes;
+  goal_ = nodes + rules_.spares;
   const std::vector<std::string> parking = to_park();
   const std::vector<std::string> joining = to_join(now);
   if (announced_ || !parking.empty() || !joining.empty()) asked_by_ = by;
@@ -200,7 +208,10 @@ bool MembershipPlan::will_not_come() {
 
 void MembershipPlan::ended(GenerationEnd end, Time now) {
   phase_ = Phase::between;
-  for (const int agent : std::exchange(leaving_, {})) leave(agent);
+  for (const int agent : std::exchange(leaving_, {})) {
+    left_.push_back(find([agent](const Member& each) { return each.agent == agent; })->hello.host);
+    release_leaver(agent);
+  }
   park();
   goes_on_ = may_follow(end, now);
   note_losses(now);
@@ -303,7 +314,7 @@ Decision MembershipPlan::decide_live(Time now) {
 Decision MembershipPlan::decide_between(Time now) {
   if (!goes_on_) return End{spends_restart(*end_) ? End::Why::nothing_follows : End::Why::crash_loop};
   if (num_ready(now) >= rules_.min_nodes) return start(now);
-  const bool another_may_come = rules_.elastic() && rules_.replaceable;
+  const bool another_may_come = rules_.elastic() && (rules_.replaceable || (rules_.expands && more_may_come_));
   if (!enough() && !another_may_come) return End{End::Why::too_few_left};
   if (now >= join_deadline_.when()) return End{End::Why::no_other_came};
   const auto rested = first_rested(now);
@@ -347,6 +358,7 @@ Start MembershipPlan::start(Time now) {
     parked.push_back(each.agent);
   }
   parked_.clear();
+  if (roster.generation == 0) goal_ = std::max(num_members(), rules_.grow_to + rules_.spares);
   if (change.spends_restart) ++restarts_used_;
   phase_ = Phase::live;
   began_ = now;
@@ -364,6 +376,12 @@ int MembershipPlan::num_active() const {
 }
 
 int MembershipPlan::num_members() const { return num_active() + static_cast<int>(waiting_.size()); }
+
+int MembershipPlan::missing() const {
+  if (!rules_.expands || phase_ == Phase::gathering || (phase_ == Phase::live && !admits_)) return 0;
+  const int wanted = std::min(goal_, target_ + rules_.spares);
+  return std::max(0, wanted - num_members() + static_cast<int>(leaving_.size()));
+}
 
 int MembershipPlan::num_ready(Time now) const {
   return num_active() + static_cast<int>(std::count_if(waiting_.begin(), waiting_.end(),

@@ -33,13 +33,15 @@ struct MembershipRules {
   std::chrono::milliseconds last_call{30'000};  ///< for more nodes, once min_nodes have joined, before the job starts
   bool replaceable = false;                     ///< agents are started one by one: others may come at any time
   bool joinable = false;                        ///< agents of other allocations may come, but are not waited for
+  bool expands = false;                         ///< the caller requests the nodes that missing() counts
+  int grow_to = 0;                              ///< of these: so many are to take part, though fewer begin
   int max_restarts = 0;
   CrashLoopLimit crash_loop{};
   std::chrono::milliseconds scale_up_delay{2'000};   ///< for more nodes after one has joined a running job
   std::chrono::milliseconds scale_up_limit{10'000};  ///< the same in all, after the first
 
   /// The job can go on with fewer, more or other nodes.
-  bool elastic() const { return min_nodes < max_nodes || spares > 0; }
+  bool elastic() const { return min_nodes < max_nodes || spares > 0 || expands; }
   int most_members() const { return max_nodes + (open() ? std::max(spares, max_nodes) : spares); }
   /// "2:4", as --nnodes has it.
   std::string range() const;
@@ -137,6 +139,8 @@ class MembershipPlan {
   /// @p nodes, from the rules' least to their most, are to take part, from a generation on that follows at once. Those
   /// of the last slots then wait as spares, before all others. @param by for RosterChange
   ResizeAnswer resize(int nodes, const std::string& by, Time now);
+  /// Whether a request for missing() nodes may bring any; it may again once another request is made.
+  void expect_more(bool may_come) { more_may_come_ = may_come; }
   /// A rank has ended well, so the job is about to end: whoever comes now waits for a further generation, if there is
   /// one.
   void rank_succeeded() { admits_ = false; }
@@ -172,6 +176,9 @@ class MembershipPlan {
   /// Agents of that host.
   std::vector<int> agents_on(const std::string& host) const;
   int num_members() const;
+  /// How many the caller is to request: those that have been lost, or that are there for none of the places that
+  /// grow_to or resize() gives the job. A node that leaves by its user's wish is not missing.
+  int missing() const;
   /// Agents of members that take no part in the last roster.
   std::vector<int> waiting() const;
   int restarts_used() const { return restarts_used_; }
@@ -205,6 +212,7 @@ class MembershipPlan {
   std::optional<Deadline> first_rested(Time now) const;
   int num_active() const;
   int num_ready(Time now) const;
+  void release_leaver(int agent);
   int room() const { return target_ - num_active() + static_cast<int>(leaving_.size()); }
   std::vector<std::string> to_park() const;
   std::vector<std::string> to_join(Time now) const;
@@ -218,7 +226,9 @@ class MembershipPlan {
   Start start(Time now);
 
   MembershipRules rules_;
-  int target_;  ///< so many nodes take part at most
+  int target_;    ///< so many nodes take part at most
+  int goal_ = 0;  ///< so many members are wanted, spares among them
+  bool more_may_come_ = true;
   Phase phase_ = Phase::gathering;
   std::vector<std::optional<Member>> slots_;  ///< of the last roster; those that it has lost are empty
   std::vector<Member> waiting_;               ///< for the next one, in the order in which they came

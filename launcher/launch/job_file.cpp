@@ -75,8 +75,9 @@ base::UniqueFd open_private_file(const std::string& path, const std::string& att
 
 ino_t write_private_file(const std::string& path, const std::string& text, const std::string& attempted,
                          IfThere if_there) {
-  make_folders(std::filesystem::path{path}.parent_path(), attempted);
-  std::string other_name = path + ".XXXXXX";
+  const std::filesystem::path whole{path};
+  make_folders(whole.parent_path(), attempted);
+  std::string other_name = whole.parent_path() / ("." + whole.filename().string() + ".XXXXXX");  // no job's file
   const base::UniqueFd file{::mkostemp(other_name.data(), O_CLOEXEC)};
   if (!file) throw base::system_error(attempted, errno);
   struct Removal {

@@ -26,6 +26,7 @@
 #include "coordinator/job_console.hpp"
 #include "events/signal_inbox.hpp"
 #include "launch/agent_settings.hpp"
+#include "launch/expander.hpp"
 #include "launch/host_agents.hpp"
 #include "launch/job_file.hpp"
 #include "launch/job_input.hpp"
@@ -218,6 +219,7 @@ class Process {
           agent_step_command(role_.components, own_path(), arguments_, input.tasks, order.nodes),
           agent_step_environment(environment_, *point), input.stream ? input.stream.get() : STDIN_FILENO);
       loop_.watch(srun_->pidfd(), [this] { srun_ended(); });
+      if (role_.expands) expander_ = std::make_unique<Expander>(loop_, environment_, *coordinator_);
     }
     if (listener) coordinator_->listen(std::move(listener));
     if (role_.role == LaunchRole::frontend) return;
@@ -371,10 +373,11 @@ class Process {
       for (const auto& limit :
            {coordinator_ ? coordinator_->next_deadline() : std::nullopt,
             agent_ ? agent_->next_deadline() : std::nullopt, hosts_ ? hosts_->next_deadline() : std::nullopt,
-            input_ ? input_->next_deadline() : std::nullopt}) {
+            input_ ? input_->next_deadline() : std::nullopt, expander_ ? expander_->next_deadline() : std::nullopt}) {
         if (limit) deadline = earlier(deadline, *limit);
       }
       loop_.run_once(deadline);
+      if (expander_) expander_->time_passed();
       if (coordinator_) coordinator_->time_passed();
       if (agent_) agent_->time_passed();
       if (hosts_ && !coordinator_->finished()) hosts_->time_passed();
@@ -382,12 +385,17 @@ class Process {
     }
     job_file_.reset();
     input_.reset();
+    if (expander_) expander_->time_passed();  // none is wanted any more
     if (console_) console_->finish([this](auto... since) { return coordinator_->reader_limit(since...); });
     if (srun_) {
       end_launchers(loop_, *coordinator_,
-                    {.name = "srun",
-                     .ended = [this] { return srun_->exit_status().has_value(); },
-                     .end = [this](Deadline deadline) { srun_->end(deadline); }});
+                    {.name = expander_ ? "srun or salloc" : "srun",
+                     .ended = [this] { return srun_->exit_status().has_value() && (!expander_ || expander_->ended()); },
+                     .end =
+                         [this](Deadline deadline) {
+                           if (expander_) expander_->end(deadline);
+                           srun_->end(deadline);
+                         }});
     } else if (hosts_) {
       hosts_->stop();
       end_launchers(loop_, *coordinator_,
@@ -423,6 +431,7 @@ class Process {
   std::unique_ptr<Coordinator> coordinator_;
   std::unique_ptr<HostAgents> hosts_;
   std::unique_ptr<Agent> agent_;
+  std::unique_ptr<Expander> expander_;
 };
 
 }  // namespace
@@ -435,6 +444,12 @@ int launch(LaunchOptions options, base::Environment environment, const std::vect
     task = task_of_engine(environment, Deadline::after(options.rendezvous.join_timeout));
   RoleDecision role = decide_role(options, environment, task);
   settle_single_host(options, role);
+  if (options.expands() && role.role != LaunchRole::frontend_agent && !role.joinable())
+    throw ExitError{kExitUsage,
+                    {.code = ErrorCode::invalid_argument,
+                     .attempted = "reading --replace and --grow-to",
+                     .cause = "this ddprun does not lead a Slurm allocation of several nodes",
+                     .hint = "call it without srun in sbatch or salloc, or leave them out"}};
   for (const std::string& setting : options.given_settings) {
     if (role.elastic()) break;
     options.notices.push_back(

@@ -220,6 +220,7 @@ std::optional<RoleDecision> decide_in_allocation(const LaunchOptions& options, c
       .nodes = nodes,
       .spares = options.spares,
       .absent = nodes.max - here,
+      .expands = options.expands(),
       .components = take_nodes(components, here + options.spares)};
 }
 
@@ -247,6 +248,7 @@ RoleDecision decide_role(const LaunchOptions& options, const base::Environment& 
     return {.role = LaunchRole::frontend_agent,
             .reason = by_hosts ? "ddprun started this agent by its host list" : "ddprun started this agent with srun",
             .nodes = options.nodes,
+            .expands = options.expands(),
             .by_hosts = by_hosts};
   }
   if (options.standalone) return {.role = LaunchRole::alone, .reason = "--standalone was given", .nodes = one};
@@ -315,6 +317,8 @@ CoordinatorOptions coordinator_options(const LaunchOptions& options, const RoleD
                          .last_call = rendezvous.last_call_timeout,
                          .replaceable = endpoint,
                          .joinable = role.joinable(),
+                         .expands = role.expands,
+                         .grow_to = options.grow_to,
                          .max_restarts = options.max_restarts,
                          .crash_loop = options.crash_loop,
                          .scale_up_delay = rendezvous.scale_up_delay,

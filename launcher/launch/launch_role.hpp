@@ -29,10 +29,11 @@ struct RoleDecision {
   NodeRange nodes;       ///< on how many the job's ranks run
   int spares = 0;        ///< and how many agents it has besides
   int absent = 0;        ///< of all these, how many other allocations may bring (--join)
+  bool expands = false;  ///< requests such allocations itself
 
   int agents() const { return nodes.max + spares - absent; }
   /// Nodes may come and go.
-  bool elastic() const { return nodes.min < nodes.max || spares > 0; }
+  bool elastic() const { return nodes.min < nodes.max || spares > 0 || expands; }
   /// An allocation's ddprun leads, and those of other allocations may join.
   bool joinable() const { return role == LaunchRole::frontend && !by_hosts && elastic(); }
   /// Of a frontend: how many of them are on nodes of each component of the allocation, of which only heterogeneous

@@ -1,5 +1,6 @@
 #include "launch/launcher_process.hpp"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -33,8 +34,10 @@ std::vector<char*> pointers_to(std::vector<std::string>& strings) {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (::getppid() != parent) ::_exit(1);
+  const int error = command.keeps_error ? ::fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 10) : -1;
   ::dup2(command.standard_input, STDIN_FILENO);
   ::dup2(command.standard_error, STDERR_FILENO);
+  if (error >= 0) ::dup2(error, 3);  // after those that may be number 3
   sigset_t none;
   sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);

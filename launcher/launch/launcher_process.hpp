@@ -20,6 +20,7 @@ struct LauncherCommand {
   EnvironmentMap environment;
   int standard_input;  ///< descriptors; the caller keeps them
   int standard_error;
+  bool keeps_error = false;  ///< descriptor 3 is ddprun's standard error
 };
 
 /// In its own process group, so that Ctrl-C reaches ddprun alone, with no signal blocked; it gets SIGTERM when ddprun

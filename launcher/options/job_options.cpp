@@ -70,6 +70,14 @@ void add_job_options(OptionTable& table, OptionDraft& draft) {
       "Hold back N nodes, the last of the allocation or host list: one takes the place of the next lost node, "
       "without a restart (default 0).",
       [&](const auto& source, const auto& text) { options.spares = cli::parse_whole(source, text, 0, kMaxNodes); });
+  table.add_flag("--replace",
+                 "In a Slurm allocation: request another node for each lost one, by a salloc of the same partition, "
+                 "account, QOS and remaining time; SALLOC_* variables override these. The job continues meanwhile.",
+                 options.replace);
+  table.add_value(
+      "--grow-to", "N",
+      "With --nnodes MIN:MAX in a Slurm allocation: request nodes in this way until N nodes run ranks.",
+      [&](const auto& source, const auto& text) { options.grow_to = cli::parse_count(source, text, kMaxNodes); });
   table
       .add_value("--join", "JOBID",
                  "Bring the nodes of this Slurm allocation into the running job of another one of yours, which has "
@@ -99,6 +107,11 @@ void add_job_options(OptionTable& table, OptionDraft& draft) {
 
 void settle_job_options(const OptionTable& table, OptionDraft& draft) {
   LaunchOptions& options = draft.options;
+  if (options.grow_to > 0 && (options.grow_to < options.nodes.min || options.grow_to > options.nodes.max))
+    cli::reject_combination(options.nodes_given
+                                ? fmt::format("--grow-to {} is not within the --nnodes that was given", options.grow_to)
+                                : "--grow-to was given without --nnodes",
+                            fmt::format("give --nnodes MIN:{}", options.grow_to));
   if (!options.standalone) return;
   if (options.spares > 0)
     cli::reject_combination("--standalone is a job on one node, but --spares requests others", "drop one of them");

@@ -133,7 +133,10 @@ struct MetricsOptions {
 
 struct LaunchOptions {
   NodeRange nodes;
-  int spares = 0;            ///< --spares: nodes besides these
+  int spares = 0;        ///< --spares: nodes besides these
+  bool replace = false;  ///< --replace: lost nodes, by others of Slurm's
+  int grow_to = 0;       ///< --grow-to: likewise; 0: not given
+  bool expands() const { return replace || grow_to > 0; }
   std::string join;          ///< --join: Slurm's job; then nothing else is given but `verbose`
   bool nodes_given = false;  ///< --nnodes or PET_NNODES: otherwise an allocation decides
   RanksPerNode nproc;

@@ -23,7 +23,7 @@ def job(ranks, program, *arguments, options=(), **variables):
     (3, ["operations", "memory", "gradients", "errors", "orders", "process_sets", "joins", "state", "batch_norm", "restarts"]),
     (3, ["optimizer", "optimizer_features", "optimizer_missing", "optimizer_joins", "optimizer_refusals", "optimizer_hooks", "compressors", "sparse_gradients",
          "optimizer_in_distributed_autograd", "elastic"]),
-    (2, ["operations", "optimizer", "joins", "idle"]),
+    (2, ["unnamed", "operations", "optimizer", "joins", "idle"]),
     (4, ["orders", "leaves"]),
     (2, ["interrupted"]),
 ], ids=["operations", "optimizers", "two", "four", "signals"])

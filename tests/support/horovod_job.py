@@ -16,6 +16,7 @@ from pathlib import Path
 
 import libddp.horovod as hvd
 import torch
+from libddp.horovod import _job
 
 import horovod_optimizers  # noqa: F401, checks
 from horovod_checks import CHECKS, check, equal_on_all, momentum, refused, sample, small_model
@@ -57,6 +58,30 @@ def operations(rank, size):
     sparse = torch.sparse_coo_tensor([[rank, size]], [1.0, 2.0], (size + 1,))
     assert hvd.sparse_allreduce_async(sparse, name="rows", op=hvd.Sum)().to_dense().tolist() == [1.0] * size + [2.0 * size]
     hvd.barrier()
+
+
+@check
+def unnamed(rank, size):
+    """A step with operations without names is learned, and an error says which one it was."""
+    def step():
+        assert hvd.allreduce(torch.ones(3), op=hvd.Sum).tolist() == [size] * 3
+        assert hvd.allreduce(torch.ones(1), op=hvd.Adasum) == 1
+        hvd.barrier()
+
+    def negotiated():
+        before = counts()["negotiated"]
+        step()
+        return counts()["negotiated"] - before
+
+    counts = _job.job().named.counts
+    assert any(negotiated() == 0 for _ in range(200)), counts()
+    learned = counts()["learned"]
+    for _ in range(20):
+        assert negotiated() == 0, counts()
+    assert counts()["learned"] == learned + 60, counts()
+    refused(hvd.HorovodInternalError, lambda: hvd.allreduce(torch.ones(1 + rank)), "all_reduce 'allreduce.noname.")
+    assert hvd.allreduce(torch.ones(1), op=hvd.Sum, name="allreduce.noname.1") == size
+    step()
 
 
 @check
@@ -222,6 +247,11 @@ def joins(rank, size):
         assert objects == [{"rank": each, "step": step} for each in range(size) if 2 * each + 1 > step], (step, objects)
     last = hvd.join()
     equal_on_all(last)
+    for _ in range(rank):  # of what has no name
+        hvd.allreduce(torch.ones(1))
+    hvd.join()
+    assert hvd.allreduce(torch.ones(1), op=hvd.Sum) == size
+    hvd.barrier()
     assert 0 <= last < size
 
 

@@ -70,13 +70,14 @@ PythonNamed make(PythonGroup& group, std::size_t fusion_bytes, double stall_chec
 
 PythonHandle submit(PythonNamed& named, const std::string& kind, nb::bytes name, int set, const nb::iterable& tensors,
                     const std::string& op, int root, std::vector<std::int64_t> splits, bool on_gpu, double prescale,
-                    double postscale) {
+                    double postscale, std::uint64_t number) {
   constexpr std::array kKinds{NamedKind::all_reduce, NamedKind::all_gather,     NamedKind::broadcast,
                               NamedKind::all_to_all, NamedKind::reduce_scatter, NamedKind::barrier};
   constexpr std::array kOps{ReduceOp::sum, ReduceOp::avg, ReduceOp::min, ReduceOp::max, ReduceOp::product};
   release_dropped_objects();
   TensorArguments arguments;
-  NamedCall call{.kind = one_of(kKinds, kind, "kind"), .name = {name.c_str(), name.size()}, .set = set};
+  NamedCall call{
+      .kind = one_of(kKinds, kind, "kind"), .name = {name.c_str(), name.size()}, .number = number, .set = set};
   const bool writes = call.kind == NamedKind::all_reduce || call.kind == NamedKind::broadcast;
   for (const nb::handle tensor : tensors)
     call.tensors.push_back(arguments.add(tensor, "tensors", writes ? Access::write : Access::read));
@@ -157,11 +158,11 @@ void add_named(nb::module_& module) {
           "Collective over the group. Seconds; 0: no report, and the group's timeout.")
       .def("submit", &submit, "kind"_a, "name"_a, "set"_a = 0, "tensors"_a = nb::make_tuple(), "op"_a = "sum",
            "root"_a = 0, "splits"_a = std::vector<std::int64_t>{}, "on_gpu"_a = false, "prescale"_a = 1.0,
-           "postscale"_a = 1.0,
+           "postscale"_a = 1.0, "number"_a = 0,
            nb::sig("def submit(self, kind: str, name: bytes, set: int = 0, tensors: "
                    "collections.abc.Iterable[libddp._types.Tensor] = (), op: str = 'sum', root: int = 0, splits: "
                    "collections.abc.Sequence[int] = (), on_gpu: bool = False, prescale: float = 1.0, postscale: float "
-                   "= 1.0) -> NamedHandle"))
+                   "= 1.0, number: int = 0) -> NamedHandle"))
       .def("join",
            [](PythonNamed& named) {
              const WithoutGil released;

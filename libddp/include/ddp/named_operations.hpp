@@ -29,7 +29,9 @@ std::string_view to_string(NamedKind kind) noexcept;
 struct NamedCall {
   NamedKind kind = NamedKind::barrier;  ///< which operation
   std::string name{};                   ///< any bytes, at most 4,096
-  int set = 0;                          ///< 0: all ranks; others from add_set()
+  /// Not 0: an operation without a name, the how manieth of its kind and set that `name` begins. Counts from 1.
+  std::uint64_t number = 0;
+  int set = 0;  ///< 0: all ranks; others from add_set()
   /// On the CPU; must not be touched until the operation has finished. Several run all together or not at all.
   /// all_reduce and broadcast: in place. all_gather and reduce_scatter: split by the first dimension, of which
   /// reduce_scatter gives ranks equal parts, the first ones one row more. all_to_all: splits[i] rows go to rank i of

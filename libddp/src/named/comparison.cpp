@@ -76,10 +76,13 @@ std::pair<std::string, std::string> both_sides(Kind kind, const Facts& one, cons
 
 }  // namespace
 
+std::string full_name(const Key& key) { return key.number > 0 ? key.name + std::to_string(key.number) : key.name; }
+
 std::string name_of(const Key& key) {
+  const std::string name = full_name(key);
   std::string shown;
-  std::string_view rest = key.name;
-  while (!rest.empty() && key.name.size() - rest.size() < kMostShown) {
+  std::string_view rest = name;
+  while (!rest.empty() && name.size() - rest.size() < kMostShown) {
     const std::size_t length = character_length(rest);
     if (length > 0) {
       shown += rest.substr(0, length);

@@ -11,6 +11,8 @@
 
 namespace ddp::named {
 
+/// With its number, where it has one.
+std::string full_name(const Key& key);
 /// "all_reduce 'layer1.weight'", with what is not printable escaped, and cut where it is long.
 std::string name_of(const Key& key);
 /// "float32[10, 3], sum": all that is compared.

@@ -1,11 +1,14 @@
 #include "named/coordinator.hpp"
 
 #include <algorithm>
+#include <functional>
+#include <string_view>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "base/closest_word.hpp"
+#include "base/message.hpp"
 #include "named/comparison.hpp"
 #include "named/execution.hpp"
 
@@ -58,9 +61,7 @@ void Coordinator::announce(int rank, Announcement announcement, Time now) {
   if (announcement.epoch > set.epoch) {        // the ranks have left it
     set.epoch = announcement.epoch;
     set.needed = std::min(2 * set.needed, kMostRepetitions);
-    set.cycle.clear();
-    set.cycle_facts.clear();
-    set.last_facts.clear();
+    forget_cycle(set);
     set.repeated = 0;
   }
   for (Request& request : announcement.requests) {
@@ -117,19 +118,63 @@ std::optional<ErrorDetail> Coordinator::problem_of(const Set& set, const Key& ke
   return std::nullopt;
 }
 
-/// Whether @p key begins a cycle like those before: then the order can be learned.
-bool Coordinator::repeats(Set& set, const Key& key) {
-  if (set.cycle_facts.size() > kMostLearned) {
+void Coordinator::forget_cycle(Set& set) {
+  set.cycle.clear();
+  set.cycle_facts.clear();
+  set.first.clear();
+  set.last_facts.clear();
+  set.unnamed.clear();
+}
+
+Key Coordinator::place_of(Set& set, const Key& key) {
+  Key place = key;
+  if (key.number > 0) place.number = key.number - set.first.emplace(series_of(key), key.number).first->second + 1;
+  return place;
+}
+
+/// Whether @p key begins a cycle like those before: then the order can be learned. A name that comes again begins one,
+/// or, where none comes, what continues the repetition of those without.
+bool Coordinator::repeats(Set& set, const Key& key, const Facts& facts) {
+  const auto begin_cycle = [&set] {
     set.cycle.clear();
-    set.cycle_facts.clear();
+    set.first.clear();
+    return std::exchange(set.cycle_facts, {});
+  };
+  if (set.cycle_facts.size() > kMostLearned) begin_cycle();
+  const bool may_learn = joined_.empty() && set.members.size() > 1;
+  if (key.number > 0) {
+    const Key series = series_of(key);
+    if (key.number != set.last[series] + 1) forget_cycle(set);  // threads have overtaken each other
+    if (!may_learn) return false;
+    const Bytes item = base::encode(Request{.key = series, .facts = compared_part(key.kind, facts)});
+    const std::string_view text(reinterpret_cast<const char*>(item.data()), item.size());
+    const std::size_t period = set.unnamed.add(std::hash<std::string_view>{}(text), set.needed);
+    if (period == 0 || period > set.cycle_facts.size()) return false;
+    if (period == set.cycle_facts.size()) return true;
+    begin_cycle();
+    return false;
   }
+  set.unnamed.clear();
   if (!set.cycle_facts.contains(key)) return false;
   const bool same = set.cycle_facts == set.last_facts;
   set.repeated = same ? set.repeated + 1 : 0;
-  if (joined_.empty() && set.members.size() > 1 && set.repeated >= set.needed) return true;
-  set.last_facts = std::exchange(set.cycle_facts, {});
-  set.cycle.clear();
+  if (may_learn && set.repeated >= set.needed) return true;
+  set.last_facts = begin_cycle();
   return false;
+}
+
+Learned Coordinator::learned_order(int number, const Set& set) const {
+  Learned learned{.set = number,
+                  .epoch = set.epoch + 1,
+                  .batches = set.cycle,
+                  .eager = eager_bytes(set),
+                  .fusion_bytes = fusion_bytes_};
+  for (auto& batch : learned.batches) {
+    for (Key& key : batch) {
+      if (key.number > 0) key.number += set.last.at(series_of(key));
+    }
+  }
+  return learned;
 }
 
 /// Small reductions are faster by an all_gather of what all give, which is exchanged anyway. So are all_gathers, whose
@@ -157,8 +202,10 @@ std::vector<std::int64_t> Coordinator::eager_bytes(const Set& set) {
 void Coordinator::note(Set& set, const Key& key, const Facts& facts, bool joins_last) {
   if (key.kind == Kind::add_set || key.kind == Kind::remove_set) return;
   if (!joins_last || set.cycle.empty()) set.cycle.emplace_back();
-  set.cycle.back().push_back(key);
-  set.cycle_facts.insert_or_assign(key, compared_part(key.kind, facts));
+  const Key place = place_of(set, key);
+  set.cycle.back().push_back(place);
+  set.cycle_facts.insert_or_assign(place, compared_part(key.kind, facts));
+  if (key.number > 0) set.last[series_of(key)] = key.number;
 }
 
 void Coordinator::carry_out(const Key& key, const Facts& facts) {
@@ -185,17 +232,11 @@ void Coordinator::decide_in(int number, Set& set, std::vector<Letter>& letters) 
     if (auto problem = problem_of(set, key, found->second)) {
       failures.push_back({.key = key, .error = std::move(*problem)});
       set.entries.erase(found);
-      set.cycle.clear();
-      set.cycle_facts.clear();
-      set.last_facts.clear();
+      forget_cycle(set);
       continue;
     }
-    if (repeats(set, key)) {
-      learned = Learned{.set = number,
-                        .epoch = set.epoch + 1,
-                        .batches = set.cycle,
-                        .eager = eager_bytes(set),
-                        .fusion_bytes = fusion_bytes_};
+    if (repeats(set, key, found->second.facts.begin()->second)) {
+      learned = learned_order(number, set);
       break;
     }
     Request request{.key = key, .facts = found->second.facts.begin()->second};
@@ -264,11 +305,11 @@ std::string Coordinator::similar(int rank, const Key& key) const {
   for (const auto& [number, set] : sets_) {
     for (const auto& [its_key, its] : set.entries) {
       const bool comparable = its_key.kind == key.kind && its_key.name.size() <= kLongestCompared;
-      if (comparable && its.facts.contains(rank) && names.size() < kMostCompared) names.push_back(its_key.name);
+      if (comparable && its.facts.contains(rank) && names.size() < kMostCompared) names.push_back(full_name(its_key));
     }
   }
   if (key.name.size() > kLongestCompared) return {};
-  return base::closest_word(key.name, names, base::plausible_changes(key.name.size(), base::kTypingMistake));
+  return base::closest_word(full_name(key), names, base::plausible_changes(key.name.size(), base::kTypingMistake));
 }
 
 std::vector<std::string> Coordinator::stalled(Time limit) const {

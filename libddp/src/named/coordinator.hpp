@@ -13,6 +13,7 @@
 #include <ddp/deadline.hpp>
 
 #include "named/messages.hpp"
+#include "named/period.hpp"
 
 namespace ddp::named {
 
@@ -55,6 +56,9 @@ class Coordinator {
 
     // of a repetition
     std::vector<std::vector<Key>> cycle{};  ///< what has been decided since it began
+    std::map<Key, std::uint64_t> first{};   ///< in the cycle, for each series of operations without a name: its number
+    std::map<Key, std::uint64_t> last{};    ///< for each series: the number that has been decided last
+    Period unnamed{};                       ///< of operations without a name, since the last one that has one
     std::map<Key, Facts> cycle_facts{};
     std::map<Key, Facts> last_facts{};
     int repeated = 0;
@@ -67,7 +71,12 @@ class Coordinator {
   std::string similar(int rank, const Key& key) const;
   std::optional<ErrorDetail> problem_of(const Set& set, const Key& key, const Entry& entry) const;
   void decide_in(int number, Set& set, std::vector<Letter>& letters);
-  bool repeats(Set& set, const Key& key);
+  /// How @p key is known in the cycle: a number counts from its beginning.
+  static Key place_of(Set& set, const Key& key);
+  bool repeats(Set& set, const Key& key, const Facts& facts);
+  /// The order that the cycle is.
+  Learned learned_order(int number, const Set& set) const;
+  static void forget_cycle(Set& set);
   static std::vector<std::int64_t> eager_bytes(const Set& set);
   void note(Set& set, const Key& key, const Facts& facts, bool joins_last);
   void carry_out(const Key& key, const Facts& facts);

@@ -108,7 +108,7 @@ void Engine::hold(const Lock& lock, SetState& set, PendingPointer pending) {
     return;
   }
   pending->phase = Pending::Phase::held;
-  const auto known = set.known.find(request.key);
+  const auto known = set.known.find(set.order->model_of(request.key));
   const bool fits = known != set.known.end() && is_compared_part(known->second, request.key.kind, request.facts);
   if (!fits || !set.order->hold(request.key)) set.ending = true;
   offer_token(lock, set);

@@ -34,16 +34,19 @@ inline Kind kind_of(NamedKind kind) noexcept { return static_cast<Kind>(kind); }
 struct Key {
   Kind kind = Kind::barrier;
   std::string name{};
+  std::uint64_t number = 0;  ///< as NamedCall::number; in a cycle: counts in it
   friend auto operator<=>(const Key&, const Key&) = default;
 };
+/// What all operations without a name that are counted together have in common.
+inline Key series_of(const Key& key) { return {.kind = key.kind, .name = key.name}; }
 struct KeyHash {
   std::size_t operator()(const Key& key) const noexcept {
-    return std::hash<std::string>{}(key.name) + static_cast<std::size_t>(key.kind);
+    return std::hash<std::string>{}(key.name) + static_cast<std::size_t>(key.kind) + key.number * 31;
   }
 };
 constexpr auto description(const Key*) {
   return base::describe({"key of a named operation"}, base::fields<&Key::kind>(base::kUpTo<Kind::remove_set>),
-                        base::fields<&Key::name>(base::Rule{.longest = kMostNameBytes}));
+                        base::fields<&Key::name>(base::Rule{.longest = kMostNameBytes}), base::fields<&Key::number>());
 }
 
 struct TensorFacts {

@@ -100,12 +100,13 @@ NamedOperations::~NamedOperations() { shutdown(); }
 
 NamedHandle NamedOperations::submit(NamedCall call) {
   named::Engine& engine = *impl_->engine;
-  named::Request request{.key = {.kind = named::kind_of(call.kind), .name = std::move(call.name)},
-                         .facts = {.op = call.op,
-                                   .device = call.device,
-                                   .root = call.kind == NamedKind::broadcast ? call.root : 0,
-                                   .prescale = call.prescale,
-                                   .postscale = call.postscale}};
+  named::Request request{
+      .key = {.kind = named::kind_of(call.kind), .name = std::move(call.name), .number = call.number},
+      .facts = {.op = call.op,
+                .device = call.device,
+                .root = call.kind == NamedKind::broadcast ? call.root : 0,
+                .prescale = call.prescale,
+                .postscale = call.postscale}};
   check(request.key, call, engine);
   for (const TensorView& tensor : call.tensors)
     request.facts.tensors.push_back({.dtype = tensor.dtype(), .shape = {tensor.shape().begin(), tensor.shape().end()}});

@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -49,23 +50,35 @@ class LearnedOrder {
   /// @param eager as Learned::eager; empty: none.
   explicit LearnedOrder(std::vector<std::vector<Key>> batches, std::vector<std::int64_t> eager = {});
 
-  /// Whether the order has it; then it counts as submitted.
+  /// Whether the order has it; then it counts as submitted. One without a name may be of a later turn.
   bool hold(const Key& key);
+  /// What was negotiated last in its place; of an operation with a name, itself.
+  Key model_of(const Key& key) const;
   /// How many batches from the next one on are all there, at most all.
   std::size_t ready() const;
   const std::vector<Key>& next() const { return batches_[next_]; }
   /// Bytes of the next batch that go with the token.
   std::size_t eager() const { return static_cast<std::size_t>(eager_[next_]); }
-  /// The next batch, which is taken.
+  /// The next batch, which is taken. Valid until the next call.
   const std::vector<Key>& take();
   /// Equal on ranks that follow the same order and have taken as many.
   std::int64_t proof() const noexcept;
 
  private:
-  std::vector<std::vector<Key>> batches_;
+  /// Of operations without a name that are counted together.
+  struct Series {
+    std::uint64_t first = 0;            ///< number of the first one of the first turn
+    std::vector<std::size_t> places{};  ///< their batches, in a turn
+  };
+  std::uint64_t turns_of(std::size_t batch) const { return taken_ / batches_.size() + (batch < next_ ? 1 : 0); }
+
+  std::vector<std::vector<Key>> batches_;  ///< numbers are those of the turn that comes next
   std::vector<std::int64_t> eager_;
   std::unordered_map<Key, std::size_t, KeyHash> places_;
+  std::unordered_map<Key, Series, KeyHash> series_;
+  std::unordered_set<Key, KeyHash> early_;  ///< held for later turns
   std::vector<std::size_t> held_;
+  std::vector<Key> last_taken_;
   std::size_t next_ = 0;
   std::uint64_t taken_ = 0;
   std::uint64_t fingerprint_ = 0;

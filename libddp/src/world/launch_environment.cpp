@@ -156,7 +156,8 @@ std::vector<std::string> peer_hosts(const Environment& env, const SlurmStep& ste
 
 LaunchEnvironment detect_launch(const Environment& env, std::optional<LaunchSource> forced) {
   const SlurmStep step = SlurmStep::read(env);
-  const auto engine = forced ? std::nullopt : base::EngineTask::read(env);
+  std::optional<base::EngineTask> engine;
+  if (!forced) engine = base::EngineTask::read(env);
   LaunchEnvironment launch;
   launch.source = forced.value_or(first_source(env, step));
   switch (launch.source) {

@@ -25,7 +25,7 @@ struct CoordinatorTest : testing::Test {
       if (const auto* const decision = std::get_if<Decision>(&message.content)) {
         for (const auto& batch : decision->batches) {
           std::string text;
-          for (const Request& each : batch) text += (text.empty() ? "" : "+") + each.key.name;
+          for (const Request& each : batch) text += (text.empty() ? "" : "+") + full_name(each.key);
           texts.push_back(text);
         }
         for (const Failure& failure : decision->failures) {
@@ -36,7 +36,7 @@ struct CoordinatorTest : testing::Test {
       if (const auto* const learned = std::get_if<Learned>(&message.content)) {
         std::string text = "learned";
         for (const auto& batch : learned->batches) {
-          for (const Key& key : batch) text += " " + key.name;
+          for (const Key& key : batch) text += " " + full_name(key);
         }
         texts.push_back(text);
       }
@@ -116,6 +116,44 @@ TEST_F(CoordinatorTest, LearnsAnOrderThatRepeatsAndForgetsItWhenRanksLeave) {
   EXPECT_THAT(step(2), ElementsAre("large", "a"));
   EXPECT_THAT(step(2), ElementsAre("large", "a"));  // not so soon again
   EXPECT_THAT(step(2), ElementsAre("learned large a"));
+}
+
+TEST_F(CoordinatorTest, LearnsTheOrderOfOperationsWithoutNamesByTheirPlaces) {
+  std::uint64_t last = 0;
+  const auto step = [&] {
+    std::vector<std::string> texts;
+    for (const Request& each : {request("#"), request("a"), request("#", 1000), request("#")}) {
+      Request one = each;
+      if (one.key.name == "#") one.key.number = ++last;
+      for (const int rank : {0, 1, 2}) announce(rank, {one});
+      for (std::string& text : told(0)) texts.push_back(std::move(text));
+    }
+    return texts;
+  };
+  EXPECT_THAT(step(), ElementsAre("#1", "a", "#2", "#3"));
+  EXPECT_THAT(step(), ElementsAre("#4", "a", "#5", "#6"));
+  EXPECT_THAT(step(), ElementsAre("#7", "a", "#8", "#9"));  // which began before the first name
+  EXPECT_THAT(step(), ElementsAre("#10", "learned a #11 #12 #13"));
+}
+
+TEST_F(CoordinatorTest, LearnsWhatRepeatsWithoutAnyNameAndInTheOrderOfNumbersOnly) {
+  const auto decide = [&](std::uint64_t number, std::int64_t elements) {
+    Request one = request("#", elements);
+    one.key.number = number;
+    for (const int rank : {0, 1, 2}) announce(rank, {one});
+    return told(0);
+  };
+  std::uint64_t number = 0;
+  std::vector<std::string> texts;
+  while (number < 60 && (texts.empty() || !texts.front().starts_with("learned"))) {
+    ++number;
+    texts = decide(number == 10 ? 11 : number == 11 ? 10 : number, 4 + static_cast<std::int64_t>(number % 3 / 2));
+  }
+  EXPECT_GT(number, 30U) << "begins behind those that have overtaken each other";
+  EXPECT_LT(number, 40U);
+  const std::string first = std::to_string(number);
+  EXPECT_THAT(texts,
+              ElementsAre("learned #" + first + " #" + std::to_string(number + 1) + " #" + std::to_string(number + 2)));
 }
 
 TEST_F(CoordinatorTest, DoesNotLearnWhatChanges) {
@@ -199,6 +237,34 @@ TEST(LearnedOrderTest, CountsBatchesThatAreAllThere) {
   EXPECT_EQ(order.take().size(), 2U);
   EXPECT_NE(order.proof(), before);
   EXPECT_EQ(order.ready(), 1U);
+}
+
+TEST(LearnedOrderTest, NumbersGoOnFromTurnToTurn) {
+  const auto key = [](std::uint64_t number, const char* name = "#") {
+    return Key{.kind = Kind::all_reduce, .name = name, .number = number};
+  };
+  LearnedOrder order({{key(5)}, {key(0, "a"), key(6)}});
+  EXPECT_EQ(order.model_of(key(5)), key(3));
+  EXPECT_EQ(order.model_of(key(10)), key(4));
+  EXPECT_EQ(order.model_of(key(0, "a")), key(0, "a"));
+  EXPECT_FALSE(order.hold(key(4)));
+  EXPECT_FALSE(order.hold(key(0)));  // a name, though like theirs
+  EXPECT_FALSE(order.hold(key(5, "other")));
+  EXPECT_TRUE(order.hold(key(7)));  // of the next turn: a thread has overtaken another
+  EXPECT_EQ(order.ready(), 0U);
+  EXPECT_TRUE(order.hold(key(5)));
+  EXPECT_TRUE(order.hold(key(0, "a")));
+  EXPECT_EQ(order.ready(), 1U);
+  EXPECT_TRUE(order.hold(key(6)));
+  EXPECT_EQ(order.ready(), 2U);
+  EXPECT_THAT(order.take(), ElementsAre(key(5)));
+  EXPECT_EQ(order.ready(), 2U);
+  EXPECT_THAT(order.take(), ElementsAre(key(0, "a"), key(6)));
+  EXPECT_THAT(order.next(), ElementsAre(key(7)));
+  EXPECT_EQ(order.ready(), 1U);
+  EXPECT_FALSE(order.hold(key(6)));  // has been taken
+  order.take();
+  EXPECT_THAT(order.next(), ElementsAre(key(0, "a"), key(8)));
 }
 
 TEST(LearnedOrder, IsLeftWhenWhatIsHeldWaitsAndNothingElseIsSubmitted) {

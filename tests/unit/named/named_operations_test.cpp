@@ -160,6 +160,98 @@ TEST(NamedOperations, ARepeatedOrderIsLearnedAndThenNothingIsNegotiated) {
   });
 }
 
+/// Counts operations without a name, as libddp.horovod does.
+struct Unnamed {
+  NamedOperations& named;
+  std::uint64_t reductions = 0;
+  std::uint64_t barriers = 0;
+  NamedHandle reduce(std::vector<float>& values) {
+    std::fill(values.begin(), values.end(), 1.0F);
+    NamedCall call = reduction("#", values);
+    call.number = ++reductions;
+    return named.submit(std::move(call));
+  }
+  void barrier() { expect_success(named.submit({.kind = NamedKind::barrier, .name = "#", .number = ++barriers})); }
+};
+
+TEST(NamedOperations, AStepWithOperationsWithoutNamesIsLearned) {
+  for (const bool with_names : {true, false}) {
+    run_named(3, {}, [&](int rank, NamedOperations& named) {
+      Unnamed unnamed{named};
+      std::vector<float> a(3);
+      std::vector<float> b(5);
+      std::vector<float> gradient(7);
+      const auto step = [&] {
+        const std::vector<NamedHandle> together{unnamed.reduce(a), unnamed.reduce(b)};
+        for (const NamedHandle& handle : together) expect_success(handle);
+        ASSERT_EQ(a.back() + b.back(), 6.0F);
+        if (with_names) expect_success(named.submit(reduction("gradient", gradient)));
+        expect_success(unnamed.reduce(a));
+        ASSERT_EQ(a.back(), 3.0F);
+        unnamed.barrier();
+      };
+      const auto learn = [&] {  // whether operations are learned is the same on all ranks
+        for (int round = 0; round < 200; ++round) {
+          const auto before = named.counts();
+          step();
+          if (named.counts().negotiated == before.negotiated) return;
+        }
+        FAIL() << "not learned";
+      };
+      learn();
+      const NamedCounts before = named.counts();
+      for (int i = 0; i < 20; ++i) step();
+      EXPECT_EQ(named.counts().negotiated, before.negotiated);
+      EXPECT_EQ(named.counts().messages, before.messages);
+      EXPECT_EQ(named.counts().learned, before.learned + 20 * (with_names ? 5U : 4U));
+      // a name like theirs is another operation, and one rank is late with it
+      std::vector<float> other(1, 1.0F);
+      const std::string alike = "#" + std::to_string(unnamed.reductions + 1);
+      const NamedHandle first = rank == 1 ? unnamed.reduce(a) : named.submit(reduction(alike, other));
+      const NamedHandle second = rank == 1 ? named.submit(reduction(alike, other)) : unnamed.reduce(a);
+      expect_success(second);
+      expect_success(first);
+      EXPECT_EQ(a.back() + other.back(), 6.0F);
+      step();
+      learn();
+      // another shape in the place of what was learned
+      std::vector<float> uneven(rank == 2 ? 4 : 3);
+      const Error error = end_of(unnamed.reduce(uneven)).value();
+      EXPECT_EQ(error.code(), ErrorCode::mismatch);
+      EXPECT_THAT(error.what(), HasSubstr("all_reduce '#" + std::to_string(unnamed.reductions) + "': ranks 0, 1 have"));
+      step();
+      expect_success(named.submit({.name = "end"}));
+    });
+  }
+}
+
+TEST(NamedOperations, OperationsWithoutNamesMayBeManyAtATimeAndOvertakeEachOther) {
+  run_named(2, {}, [](int /*rank*/, NamedOperations& named) {
+    Unnamed unnamed{named};
+    std::vector<std::vector<float>> values(40, std::vector<float>(3));
+    for (int round = 0; round < 30; ++round) {
+      std::vector<NamedHandle> handles;
+      for (auto& each : values) handles.push_back(unnamed.reduce(each));
+      for (const NamedHandle& handle : handles) expect_success(handle);
+      for (const auto& each : values) ASSERT_EQ(each.back(), 2.0F);
+    }
+    EXPECT_GT(named.counts().learned, 0U);
+    for (int round = 0; round < 30; ++round) {  // later ones first
+      std::vector<float> late(3, 1.0F);
+      std::vector<float> early(3, 1.0F);
+      NamedCall behind = reduction("#", late);
+      behind.number = unnamed.reductions + 2;
+      const NamedHandle second = named.submit(std::move(behind));
+      const NamedHandle first = unnamed.reduce(early);
+      ++unnamed.reductions;
+      expect_success(first);
+      expect_success(second);
+      ASSERT_EQ(early.back() + late.back(), 4.0F);
+    }
+    expect_success(named.submit({.name = "end"}));
+  });
+}
+
 TEST(NamedOperations, WhatIsReadyTogetherInTheLearnedOrderIsFusedUpToTheThreshold) {
   for (const std::size_t threshold : {std::size_t{1} << 20U, std::size_t{1}}) {
     run_named(3, {.fusion_bytes = threshold}, [&](int /*rank*/, NamedOperations& named) {

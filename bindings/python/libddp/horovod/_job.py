@@ -39,6 +39,7 @@ class _Numbers:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._counts: dict[tuple[str, int], int] = {}
+        self.joins = 0  # behind one, ranks count anew: they may have come to unlike numbers
 
     def next(self, kind: str, set_number: int) -> int:
         with self._lock:

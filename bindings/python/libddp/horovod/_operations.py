@@ -46,8 +46,19 @@ def size_of(process_set: ProcessSet) -> int:
     return process_set.size() or 1
 
 
+class Unnamed(str):
+    """What an operation without a name is called, but for its count, by which ranks' operations match."""
+
+    number: int
+
+
 def label(kind: str, name: str | None, number: int) -> str:
-    return name if name is not None else f"{kind}.noname.{_job.job().number.next(kind, number)}"
+    if name is not None:
+        return name
+    numbers = _job.job().number
+    made = Unnamed(f"{kind}.noname.{numbers.joins}." if numbers.joins else f"{kind}.noname.")
+    made.number = numbers.next(made, number)
+    return made
 
 
 def start(kind: str, name: str, process_set: ProcessSet, tensors: Sequence[torch.Tensor], finish: Finish | None, op: str = "sum",
@@ -57,7 +68,8 @@ def start(kind: str, name: str, process_set: ProcessSet, tensors: Sequence[torch
     number = member(process_set)
     # detached: a tensor that keeps the memory whatever becomes of the caller's
     return keep(submitted(_job.job().named.submit, kind, name.encode("utf-8", "surrogateescape"), number,
-                          list(map(torch.Tensor.detach, tensors)), op, root, splits, on_gpu, prescale, postscale), finish, result)
+                          list(map(torch.Tensor.detach, tensors)), op, root, splits, on_gpu, prescale, postscale,
+                          name.number if isinstance(name, Unnamed) else 0), finish, result)
 
 
 def submitted(call: Callable[..., Any], *arguments: Any) -> Any:

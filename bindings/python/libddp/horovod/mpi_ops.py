@@ -120,8 +120,8 @@ def _adasum_reduce(tensors: _Tensors, targets: _Tensors | None, single: bool, na
             made = list(targets)
         return made[0] if single else made
 
-    label = _operations.label("adasum", name, number)
-    return _operations.start("all_gather", "adasum." + label, process_set, rows, finish, prescale=prescale_factor,
+    label = _operations.label("adasum.adasum", None if name is None else "adasum." + name, number)
+    return _operations.start("all_gather", label, process_set, rows, finish, prescale=prescale_factor,
                              postscale=postscale_factor)
 
 
@@ -456,6 +456,7 @@ def join(device: int = -1) -> int:
     if stepping is not None:
         optimizer.take_part_in_steps(stepping)
     last: int = synchronize(handle)
+    job.number.joins += 1
     return last
 
 

@@ -37,9 +37,11 @@ class Model {
                      .last_call = 30s,
                      .replaceable = pick(0, 1) == 1,
                      .joinable = pick(0, 2) == 0,
+                     .expands = pick(0, 2) == 0,
                      .max_restarts = pick(0, 2),
                      .crash_loop = {.generations = pick(0, 3), .within = 60s}};
   }
+  bool awaits_others() const { return rules_.elastic() && (rules_.replaceable || rules_.expands); }
   int pick(int least, int most) { return std::uniform_int_distribution<int>(least, most)(random_); }
   void require(bool holds, const char* what) {
     if (!holds && !broken_) why_ = what;
@@ -245,10 +247,8 @@ class Model {
       case End::Why::not_enough_came: return require(generation_ == 0 && !enough, "too few came");
       case End::Why::nothing_follows:
         return require(!may_follow_ && plan_.restarts_used() == rules_.max_restarts, "no restart is left");
-      case End::Why::too_few_left:
-        return require(may_follow_ && !enough && !(rules_.elastic() && rules_.replaceable), "no other is waited for");
-      case End::Why::no_other_came:
-        return require(may_follow_ && !enough && rules_.elastic() && rules_.replaceable, "no other came");
+      case End::Why::too_few_left: return require(may_follow_ && !enough && !awaits_others(), "no other is waited for");
+      case End::Why::no_other_came: return require(may_follow_ && !enough && awaits_others(), "no other came");
       case End::Why::crash_loop:
         return require(rules_.crash_loop.generations > 0 && generation_ >= rules_.crash_loop.generations,
                        "a crash loop needs as many generations");

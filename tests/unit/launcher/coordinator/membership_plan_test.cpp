@@ -551,5 +551,46 @@ TEST(MembershipPlanTest, BelowTheMinimumAJobDoesNotWaitForOtherAllocations) {
   EXPECT_EQ(end(membership, kStart + 100s), End::Why::too_few_left);
 }
 
+MembershipRules expanding(int min_nodes, int max_nodes) {
+  MembershipRules wanted = rules(min_nodes, max_nodes);
+  wanted.expands = wanted.joinable = true;
+  wanted.allocation = "7";
+  return wanted;
+}
+
+TEST(MembershipPlanTest, LostNodesAreMissingUntilOthersTakeTheirSlots) {
+  MembershipPlan membership = running(expanding(2, 2), "ab");
+  EXPECT_EQ(membership.missing(), 0);
+  membership.lost('a');
+  membership.ended(GenerationEnd::node_failed, kStart + 100s);
+  EXPECT_EQ(membership.missing(), 1);
+  EXPECT_EQ(waits(membership, kStart + 100s), kStart + 700s) << "though --nnodes is fixed";
+  membership.expect_more(false);
+  EXPECT_EQ(end(membership, kStart + 100s), End::Why::too_few_left) << "Slurm has refused it";
+  membership.expect_more(true);
+  EXPECT_EQ(membership.join(1, hello("c"), kStart + 101s), "");
+  EXPECT_EQ(membership.missing(), 0);
+  EXPECT_THAT(hosts(start(membership, kStart + 101s)), ElementsAre("c", "b"));
+}
+
+TEST(MembershipPlanTest, NodesOfGrowToAndResizeAreMissingButNotThoseThatLeaveByWish) {
+  MembershipRules wanted = expanding(1, 4);
+  wanted.grow_to = 3;
+  wanted.absent = 2;
+  MembershipPlan membership = running(wanted, "ab");
+  EXPECT_EQ(membership.missing(), 1);
+  membership.rank_succeeded();
+  EXPECT_EQ(membership.missing(), 0) << "the job is about to end";
+  membership.ended(GenerationEnd::requested, kStart + 100s);
+  EXPECT_TRUE(complete(membership, kStart + 100s));
+  EXPECT_TRUE(membership.resize(4, "a user", kStart + 100s).taken);
+  EXPECT_EQ(membership.missing(), 2);
+  membership.leave('b', "a user");
+  membership.leave('b', "a user");
+  EXPECT_EQ(membership.missing(), 2) << "3 are wanted now";
+  EXPECT_TRUE(membership.resize(1, "a user", kStart + 100s).taken);
+  EXPECT_EQ(membership.missing(), 0);
+}
+
 }  // namespace
 }  // namespace ddp::launcher
