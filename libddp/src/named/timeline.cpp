@@ -15,6 +15,7 @@
 
 #include "base/errors.hpp"
 #include "base/log.hpp"
+#include "named/comparison.hpp"
 
 namespace ddp::named {
 namespace {
@@ -47,7 +48,8 @@ std::string quoted(const std::string& text) {
 /// As Horovod calls it: "allreduce.loss".
 std::string title_of(const Key& key) {
   const std::string prefix = fmt::format("{}.", words_of(key.kind).lower);
-  return key.name.starts_with(prefix) ? key.name : prefix + key.name;
+  const std::string name = full_name(key);
+  return name.starts_with(prefix) ? name : prefix + name;
 }
 
 int write_at(int fd, std::string_view text, std::int64_t offset) {
