@@ -1,5 +1,6 @@
 """libddp.horovod, libddp.mpi, and the names under which DDP_AS gives them, by programs of tests/support under ddprun."""
 
+import json
 import os
 import re
 import shutil
@@ -183,10 +184,10 @@ def horovodrun(*arguments, **variables):
 
 def test_horovodruns_command_line():
     done = horovodrun("-np", 4, "-H", "n0:2,n1:2", "-p", 2222, "-i", "my key", "--fusion-threshold-mb", 32, "--cycle-time-ms", 3, "--gloo",
-                      "--output-filename", "logs", "--network-interfaces", "eth0,eth1", "--dry-run", "python", "train.py", "-np", "7")
+                      "--output-filename", "logs", "--network-interfaces", "eth0,eth1", "--timeline-filename", "t.json", "--timeline-mark-cycles", "--dry-run", "python", "train.py", "-np", "7")
     assert done.returncode == 0, done.stderr
     assert done.stdout == (
-        "env DDP_SOCKET_IFNAME=eth0 NCCL_SOCKET_IFNAME==eth0,eth1 HOROVOD_FUSION_THRESHOLD=33554432 ddprun -n 4 -H n0:2,n1:2 --ssh-port 2222 "
+        "env DDP_SOCKET_IFNAME=eth0 NCCL_SOCKET_IFNAME==eth0,eth1 HOROVOD_TIMELINE_MARK_CYCLES=1 HOROVOD_FUSION_THRESHOLD=33554432 HOROVOD_TIMELINE=t.json ddprun -n 4 -H n0:2,n1:2 --ssh-port 2222 "
         "--ssh-command 'ssh -i '\"'\"'my key'\"'\"'' -t 3 --log-layout rank --log-dir logs --as horovod,mpi4py --imitate horovodrun python train.py -np 7\n")
     assert done.stderr == "ddp-horovodrun: no effect: --cycle-time-ms, --gloo\n"
     assert "[X] PyTorch" in horovodrun("--check-build").stdout
@@ -254,10 +255,10 @@ def test_output_files_are_those_of_horovodrun(tmp_path):
 def test_variables_of_horovod_by_libddps_names():
     program = ("import os, libddp.horovod as hvd; hvd.init()\n"
                "os.write(1, f\"{os.environ.get('DDP_LOG_LEVEL')} {os.environ.get('DDP_SOCKET_IFNAME')}\\n\".encode())\n")
-    settings = {"HOROVOD_LOG_LEVEL": "FATAL", "HOROVOD_GLOO_IFACE": "lo", "HOROVOD_AUTOTUNE_LOG": "x", "HOROVOD_TIMELINE_MARK_CYCLES": "1"}
+    settings = {"HOROVOD_LOG_LEVEL": "FATAL", "HOROVOD_GLOO_IFACE": "lo", "HOROVOD_AUTOTUNE_LOG": "x", "HOROVOD_CYCLE_TIME": "1"}
     done = run(BIN / "ddprun", "-n", 2, "--no-python", sys.executable, "-c", program, **settings)
     assert done.stdout == "error lo\n" * 2, done.stdout + done.stderr
-    assert done.stderr.count("no effect: HOROVOD_AUTOTUNE_LOG, HOROVOD_TIMELINE_MARK_CYCLES\n") == 1, done.stderr
+    assert done.stderr.count("no effect: HOROVOD_CYCLE_TIME, HOROVOD_AUTOTUNE_LOG\n") == 1, done.stderr
     own = run(sys.executable, "-c", "import libddp; libddp.init()\n" + program, DDP_LOG_LEVEL="debug", **settings)
     assert own.stdout == "debug lo\n" and "HOROVOD_GLOO_IFACE (libddp.init() was called before hvd.init())" in own.stderr, own.stderr
     wrong = run(sys.executable, "-c", program, HOROVOD_LOG_LEVEL="loud")
@@ -280,3 +281,138 @@ def test_an_mpi_of_one_rank_is_no_mpi_of_the_job(tmp_path):
     done = run(BIN / "ddprun", "-n", 2, "--no-python", sys.executable, "-c", program, PYTHONPATH=f"{SITE}:{tmp_path}")
     assert done.returncode == 1, done.stdout + done.stderr
     assert "MPI.COMM_WORLD of mpi4py has size 1, but the job has 2 ranks" in done.stderr, done.stderr
+
+
+# Argument: a file. Steps of one small tensor, two that are fused and rows of several sizes: first negotiated, then learned.
+TIMELINE = """
+import json, os, sys, time
+import libddp.horovod as hvd, torch
+hvd.init()
+def step():
+    for each in [hvd.allreduce_async(torch.ones(5000), name=name) for name in ("a", "b")]:
+        hvd.synchronize(each)
+    hvd.allreduce(torch.ones(1), name="loss")
+    hvd.allgather(torch.ones(hvd.rank() + 1), name='"rows" \\u00e4')
+def read(file, attempts=3):
+    try:
+        return json.loads(open(file).read())
+    except ValueError:  # a file is no snapshot: the two calls that read it met the write between
+        if attempts == 0:
+            raise
+        return read(file, attempts - 1)
+def until(condition):
+    limit = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < limit
+        time.sleep(0.01)
+"""
+
+
+def tracks(events):
+    """By rank and operation: events in their order, without those around them."""
+    names = {(each["pid"], each["tid"]): each["args"]["name"] for each in events if each["name"] == "thread_name"}
+    found = {}
+    for each in events:
+        if each["ph"] == "X":
+            found.setdefault((each["pid"], names[each["pid"], each["tid"]]), []).append(each)
+    return found
+
+
+def check_track(events):
+    """Negotiation, then the operation with its parts in it, then the next negotiation."""
+    end, inner = 0, 0
+    for each in events:
+        assert each["dur"] >= 0, each
+        if each["name"].startswith("NEGOTIATE_"):
+            assert each["ts"] >= end, each
+            end = inner = each["ts"] + each["dur"]
+        elif each["name"].isupper() and each["name"] in ("ALLREDUCE", "ALLGATHER", "BARRIER", "BROADCAST"):
+            assert each["ts"] == end, each
+            end = each["ts"] + each["dur"]
+        else:
+            assert inner <= each["ts"] and each["ts"] + each["dur"] <= end, each
+            inner = each["ts"] + each["dur"]
+
+
+def test_a_timeline_shows_what_all_ranks_do(adapter, tmp_path):
+    program = TIMELINE + """
+for each in range(3):
+    step()
+hvd.barrier()
+hvd.start_timeline(sys.argv[1], mark_cycles=True)
+hvd.barrier()
+for each in range(20):
+    step()
+hvd.barrier()
+if hvd.rank() == 0:  # which the others need not stop for
+    until(lambda: sum(event["name"] == "ALLGATHER" for event in read(sys.argv[1])) == 20 * hvd.size())
+    assert hvd._job.job().named.counts()["learned"] > 0
+hvd.stop_timeline()
+hvd.barrier()
+step()
+hvd.barrier()
+hvd.start_timeline(sys.argv[1] + ".second")
+hvd.barrier()
+step()
+hvd.barrier()
+"""
+    (tmp_path / "train.py").write_text(program)
+    file = tmp_path / "timeline.json"
+    done = job(3, tmp_path / "train.py", file)
+    assert done.returncode == 0 and not done.stderr, done.stdout + done.stderr
+    events = json.loads(file.read_text())
+    assert events[0]["args"]["start_time_since_epoch_in_micros"] > 1e15
+    found = tracks(events)
+    operations = ["allreduce.a", "allreduce.b", "allreduce.loss", 'allgather."rows" \u00e4']
+    for rank in range(3):
+        for name in operations:
+            track = found[rank, name]
+            check_track(track)
+            kinds = [each["name"] for each in track]
+            kind = "ALLGATHER" if "rows" in name else "ALLREDUCE"
+            assert [kinds.count(prefix + kind) for prefix in ("NEGOTIATE_", "", "DDP_")] == [20] * 3 and kinds.count("QUEUE") == 20, kinds
+        assert {"MEMCPY_IN_FUSION_BUFFER", "MEMCPY_OUT_FUSION_BUFFER"} <= {each["name"] for each in found[rank, "allreduce.a"]}
+    assert {each["pid"] for each in events if each["name"] == "CYCLE_START"} == {0, 1, 2}
+    for ends in zip(*([each["ts"] + each["dur"] for each in found[rank, "allreduce.loss"] if each["name"] == "ALLREDUCE"] for rank in range(3)),
+                    *([each["ts"] for each in found[rank, "allreduce.loss"] if each["name"] == "NEGOTIATE_ALLREDUCE"] for rank in range(3))):
+        assert min(ends[:3]) >= max(ends[3:]), "on one clock, none is done before all have submitted it"
+    second = json.loads((tmp_path / "timeline.json.second").read_text())  # by the program's end
+    assert sum(each["name"] == "ALLGATHER" for each in second) == 3 and not any(each["name"] == "CYCLE_START" for each in second)
+    merged = run(BIN / "ddp-info", "trace", tmp_path)
+    assert merged.returncode == 0 and sum(each["name"] == "ALLGATHER" for each in json.loads(merged.stdout)["traceEvents"]) == 60, merged.stderr
+
+
+def test_a_timeline_of_a_job_that_is_killed_is_json(adapter, tmp_path):
+    program = TIMELINE + """
+file = os.environ["HOROVOD_TIMELINE"]
+read(file) if hvd.rank() == 0 else None
+step()
+if hvd.rank() == 0:
+    until(lambda: any(event["name"] == "ALLGATHER" for event in read(file)))
+while True:
+    step()
+    if hvd.rank() == 0 and {event["pid"] for event in read(file) if event["name"] == "ALLGATHER"} == {0, 1}:
+        os.kill(os.getpid(), 9)
+"""
+    (tmp_path / "train.py").write_text(program)
+    done = job(2, tmp_path / "train.py", HOROVOD_TIMELINE=tmp_path / "timeline.json", HOROVOD_TIMELINE_MARK_CYCLES="1")
+    assert done.returncode != 0 and "SIGKILL" in done.stdout + done.stderr and "Assertion" not in done.stderr, done.stdout + done.stderr
+    events = json.loads((tmp_path / "timeline.json").read_text())
+    assert any(each["name"] == "CYCLE_START" for each in events)
+    for track in tracks(events).values():
+        check_track(track)
+
+
+def test_a_timeline_that_cannot_be_written_is_one_error_on_all_ranks(tmp_path):
+    program = ("import libddp, libddp.horovod as hvd, os, torch\n"
+               "try: hvd.init(); hvd.allreduce(torch.ones(1), name='a')\n"
+               "except libddp.Error as error: os.write(1, f'{error}\\n'.encode())\n")
+    done = run(BIN / "ddprun", "-n", 2, "--no-python", sys.executable, "-c", program, HOROVOD_TIMELINE=tmp_path / "none" / "t")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(re.findall(r"writing the timeline '.*/none/t' on rank 0.*ENOENT", done.stdout)) == 2, done.stdout
+    caught = ("import libddp.horovod as hvd, torch; hvd.init()\n"
+              "try: hvd.start_timeline('/none/t')\n"
+              "except hvd.HorovodInternalError as error: print(error.native)\n"
+              "hvd.stop_timeline(); hvd.allreduce(torch.ones(1), name='a')\n")
+    done = run(sys.executable, "-c", caught)
+    assert done.returncode == 0 and "ENOENT" in done.stdout, done.stdout + done.stderr

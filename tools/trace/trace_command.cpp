@@ -1,6 +1,7 @@
 #include "trace/trace_command.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <set>
@@ -173,7 +174,18 @@ std::vector<double> clock_corrections(const std::vector<RankTrace>& traces) {
   return corrections;
 }
 
-std::string merged_json(const std::vector<RankTrace>& traces, const std::vector<double>& corrections) {
+std::vector<std::string> timeline_events(std::string_view text) {
+  const json document = json::parse(text, nullptr, false);
+  if (!document.is_array() || document.empty()) return {};
+  const json& first = document.front();
+  if (!first.is_object() || first.value("name", json()) != "timeline") return {};
+  std::vector<std::string> events;
+  for (const json& event : document) events.push_back(event.dump());
+  return events;
+}
+
+std::string merged_json(const std::vector<RankTrace>& traces, const std::vector<double>& corrections,
+                        const std::vector<std::string>& timeline) {
   std::string text = "{\"displayTimeUnit\": \"ms\", \"traceEvents\": [";
   const char* before = "\n";
   const auto add = [&](const std::string& event) {
@@ -207,6 +219,7 @@ std::string merged_json(const std::vector<RankTrace>& traces, const std::vector<
                       event.start_us + corrections[each], event.duration_us, event.arguments));
     }
   }
+  for (const std::string& event : timeline) add(event);
   return text + "\n]}\n";
 }
 
@@ -217,7 +230,8 @@ cli::OptionTable trace_table(TraceOptions& options) {
        .description =
            {"Merges the traces of a job's ranks in DIR, *.json as Reducer::trace_json() gives them, into one file "
             "for https://ui.perfetto.dev or chrome://tracing, on standard output: steps with their "
-            "passes, and of each bucket when its gradients were computed, when it waited for others, and its exchange.",
+            "passes, and of each bucket when its gradients were computed, when it waited for others, and its exchange; "
+            "beside them timelines of libddp.horovod.",
             "Clocks of hosts differ: where a bucket would be done on one rank before another has launched it, "
             "the later rank's clock is moved to that of the first, into the middle of what all buckets allow."},
        .examples = {{"ddp-info trace traces > job.json", "then open job.json in https://ui.perfetto.dev"}},
@@ -245,10 +259,14 @@ void run_trace(const TraceOptions& options) {
   if (!options.help.empty()) return write_standard_output(options.help);
   const std::string hint = "give the folder that the ranks wrote their traces to";
   std::vector<RankTrace> traces;
+  std::vector<std::string> timeline;
   for (const auto& path : list_json_files(options.folder, hint)) {
-    traces.push_back(parse_rank_trace(read_json_file(path), path.filename().string()));
+    const std::string text = read_json_file(path);
+    auto events = timeline_events(text);
+    if (events.empty()) traces.push_back(parse_rank_trace(text, path.filename().string()));
+    std::move(events.begin(), events.end(), std::back_inserter(timeline));
   }
-  if (traces.empty()) {
+  if (traces.empty() && timeline.empty()) {
     throw Error{{.code = ErrorCode::not_found,
                  .attempted = fmt::format("looking for traces in '{}'", options.folder),
                  .cause = "no file there is called *.json",
@@ -257,7 +275,7 @@ void run_trace(const TraceOptions& options) {
   traces = one_of_each_rank(std::move(traces));
   std::vector<double> corrections(traces.size(), 0.0);
   if (!options.no_align) corrections = clock_corrections(traces);
-  write_standard_output(merged_json(traces, corrections));
+  write_standard_output(merged_json(traces, corrections, timeline));
   for (std::size_t each = 0; each < traces.size(); ++each) {
     if (corrections[each] == 0) continue;
     base::write_stderr_line(fmt::format("ddp-info: the clock of rank {} is moved by {:.3f} ms, to that of rank {}",

@@ -39,9 +39,13 @@ std::vector<RankTrace> one_of_each_rank(std::vector<RankTrace> traces);
 /// clocks from both sides; where 0 is within the bounds the clock is left alone, else it is moved into their middle.
 std::vector<double> clock_corrections(const std::vector<RankTrace>& traces);
 
+/// The events of a timeline of libddp.horovod, as JSON: of all ranks, on one clock. Nothing if @p text is none.
+std::vector<std::string> timeline_events(std::string_view text);
+
 /// In the Trace Event Format, for ui.perfetto.dev and chrome://tracing: a process for each rank, a thread for its
-/// steps and for each bucket.
-std::string merged_json(const std::vector<RankTrace>& traces, const std::vector<double>& corrections);
+/// steps and for each bucket. @param timeline as it is, behind them.
+std::string merged_json(const std::vector<RankTrace>& traces, const std::vector<double>& corrections,
+                        const std::vector<std::string>& timeline = {});
 
 struct TraceOptions {
   std::string folder;

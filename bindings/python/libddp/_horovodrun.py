@@ -12,15 +12,15 @@ from . import _horovodrun_config
 
 _NO_EFFECT = ("cycle-time-ms", "cache-capacity", "autotune-log-file", "autotune-warmup-samples", "autotune-steps-per-sample",
               "autotune-bayes-opt-max-samples", "autotune-gaussian-process-noise", "num-nccl-streams", "thread-affinity",
-              "mpi-args", "timeline-filename")
+              "mpi-args")
 _NO_EFFECT_FLAGS = ("hierarchical-allreduce", "no-hierarchical-allreduce", "hierarchical-allgather", "no-hierarchical-allgather",
                     "torus-allreduce", "no-torus-allreduce", "autotune", "no-autotune", "disable-cache", "mpi-threads-disable",
-                    "no-mpi-threads-disable", "timeline-mark-cycles", "no-timeline-mark-cycles")
+                    "no-mpi-threads-disable")
 _ELASTIC = ("min-np", "min-num-proc", "max-np", "max-num-proc", "slots-per-host", "slots", "host-discovery-script", "reset-limit",
             "elastic-timeout", "blacklist-cooldown-range")
 _VARIABLES = {"fusion-threshold-mb": "HOROVOD_FUSION_THRESHOLD", "stall-check-warning-time-seconds": "HOROVOD_STALL_CHECK_TIME_SECONDS",
               "stall-check-shutdown-time-seconds": "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
-              "gloo-timeout-seconds": "HOROVOD_GLOO_TIMEOUT_SECONDS"}
+              "gloo-timeout-seconds": "HOROVOD_GLOO_TIMEOUT_SECONDS", "timeline-filename": "HOROVOD_TIMELINE"}
 NAMES = ("--as", "horovod,mpi4py", "--imitate", "horovodrun")  # what programs expect, as ddprun's words
 _LEVELS = {"TRACE": "debug", "DEBUG": "debug", "INFO": "info", "WARNING": "warning", "ERROR": "error", "FATAL": "error"}
 _BUILD = """\
@@ -64,6 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--log-with-timestamp", "--log-without-timestamp", "--log-hide-timestamp", action="store_true")
     add("--no-stall-check", action="store_true")
     add("--stall-check", action="store_false", dest="no_stall_check", default=False)
+    add("--timeline-mark-cycles", action=argparse.BooleanOptionalAction)
     add("--config-file", metavar="FILE", help="options by horovodrun's names in YAML; needs PyYAML")
     add("--binding-args")
     for name in ("gloo", "mpi", "jsrun", "tcp"):
@@ -115,6 +116,8 @@ def translate(arguments: list[str]) -> tuple[list[str], dict[str, str], list[str
         variables["DDP_LOG_LEVEL"] = _LEVELS[given.log_level]
     if given.no_stall_check:
         variables["HOROVOD_STALL_CHECK_DISABLE"] = "1"
+    if given.timeline_mark_cycles is not None:
+        variables["HOROVOD_TIMELINE_MARK_CYCLES"] = str(int(given.timeline_mark_cycles))
     for name, variable in _VARIABLES.items():
         if value[name] is not None:
             variables[variable] = str(int(float(value[name]) * 2**20)) if name == "fusion-threshold-mb" else value[name]

@@ -187,6 +187,18 @@ void add_named(nb::module_& module) {
              const WithoutGil released;
              named->shutdown();
            })
+      .def(
+          "start_timeline",
+          [](PythonNamed& named, const std::string& file, bool mark_exchanges, bool essential) {
+            const WithoutGil released;
+            named->start_timeline(file, mark_exchanges, essential);
+          },
+          "file"_a, "mark_exchanges"_a = false, "essential"_a = false)
+      .def("stop_timeline",
+           [](PythonNamed& named) {
+             const WithoutGil released;
+             named->stop_timeline();
+           })
       .def("counts", &counts, nb::sig("def counts(self) -> dict[str, int]"));
 }
 

@@ -128,6 +128,14 @@ class NamedOperations {
   /// Ends all operations: those under way fail with Error(aborted) on all ranks. Idempotent.
   void shutdown() noexcept;
 
+  /// On rank 0: from now on @p file gets what all ranks do with their operations, as a Chrome trace with Horovod's
+  /// names, once a second. It is a JSON document whenever it is read. On other ranks without effect.
+  /// @param mark_exchanges as events CYCLE_START. @param essential: if the file cannot be written, operations end on
+  /// all ranks with that error. Throws Error(system).
+  void start_timeline(const std::string& file, bool mark_exchanges = false, bool essential = false);
+  /// On rank 0: has all that has finished on all ranks in the file.
+  void stop_timeline();
+
   /// How this rank's operations have been scheduled so far.
   NamedCounts counts() const;
 

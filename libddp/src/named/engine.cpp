@@ -209,6 +209,7 @@ void Engine::apply(const Lock& lock, FromCoordinator message) {
   if (auto* const ended = std::get_if<Ended>(&message.content)) end_all(lock, Error{std::move(ended->error)});
   if (const auto* const stuck = std::get_if<Stuck>(&message.content)) leave_late(lock, *stuck);
   if (const auto* const question = std::get_if<Question>(&message.content)) answer(lock, *question);
+  if (const auto* const recording = std::get_if<Recording>(&message.content)) set_recording(lock, *recording);
 }
 
 void Engine::apply_decision(const Lock& lock, Decision& decision) {
@@ -289,6 +290,7 @@ void Engine::arrived(int rank, const Bytes& message) {
   if (std::holds_alternative<Joined>(content)) coordinator_->join(who);
   if (const auto* const stuck = std::get_if<Stuck>(&content)) leave_late(lock, *stuck);
   if (auto* const doing = std::get_if<Doing>(&content)) take_answer(lock, who, std::move(*doing));
+  if (const auto* const spans = std::get_if<Spans>(&content)) take_spans(lock, who, *spans);
   if (auto* const leaving = std::get_if<Leaving>(&content); leaving != nullptr && !end_) {
     const Error error{std::move(leaving->error)};
     tell_end(lock, error);
@@ -298,8 +300,10 @@ void Engine::arrived(int rank, const Bytes& message) {
 
 void Engine::lost(int rank, const std::string& cause) {
   Lock lock(mutex_);
-  if (end_) return;
   const int who = parent_.global_ranks()[static_cast<std::size_t>(rank)];
+  recorders_.erase(who);
+  changed_.notify_all();
+  if (end_) return;
   const Error error{{.code = ErrorCode::peer_lost,
                      .attempted = "agreeing on named operations",
                      .cause = fmt::format("rank {} has died or left: {}", who, cause),
@@ -328,6 +332,7 @@ std::optional<Deadline> Engine::round() {
       }
     }
     advance_all();
+    if (const auto when = look_after_timeline()) next = next ? earlier(*next, *when) : when;
   } catch (const std::exception& problem) {  // as of memory that is missing: the thread is the library's
     Lock lock(mutex_);
     const Error error = unexpected("agreeing on named operations", problem);
@@ -514,7 +519,9 @@ void Engine::shutdown() noexcept {
   std::map<int, SetPointer> gone;
   if (fork_guard_.forked()) return;  // another thread of the parent may have held the mutex
   try {
+    stop_timeline();
     Lock lock(mutex_);
+    if (!coordinator_) send_spans(lock, 0, true);
     const Error error{{.code = ErrorCode::aborted,
                        .attempted = "using named operations",
                        .cause = fmt::format("rank {} has shut them down", own_),

@@ -20,6 +20,7 @@
 #include "named/coordinator.hpp"
 #include "named/set_state.hpp"
 #include "named/star.hpp"
+#include "named/timeline.hpp"
 
 namespace ddp::named {
 
@@ -43,6 +44,9 @@ class Engine final : public StarUser, public std::enable_shared_from_this<Engine
   int own_rank() const noexcept { return own_; }
   void shutdown() noexcept;
   NamedCounts counts();
+  /// Of rank 0; elsewhere without effect. @param essential: a file that cannot be written ends all operations.
+  void start_timeline(const std::string& file, bool mark_exchanges, bool essential);
+  void stop_timeline();
 
  private:
   using Lock = std::unique_lock<std::mutex>;
@@ -97,6 +101,15 @@ class Engine final : public StarUser, public std::enable_shared_from_this<Engine
   void take_batches(const Lock& lock, SetState& set, std::int64_t ready);
   void take_token(const Lock& lock, SetState& set, const Token& token);
 
+  // timeline
+  void set_recording(const Lock& lock, const Recording& recording);
+  /// Of an operation that is about to finish. @param fused with others, of which it is the @p first.
+  void record(const Lock& lock, const Pending& pending, const StepTimes& times, bool fused = false, bool first = true);
+  void send_spans(const Lock& lock, std::int64_t asked, bool last);
+  void take_spans(const Lock& lock, int rank, const Spans& spans);
+  /// @return when to call it again.
+  std::optional<Deadline> look_after_timeline();
+
   // ends
   void finish(const Lock& lock, Pending& pending, const std::optional<Error>& error);
   void end_all(const Lock& lock, const Error& error);
@@ -132,6 +145,13 @@ class Engine final : public StarUser, public std::enable_shared_from_this<Engine
   bool answers_ = false;  ///< `answering_` is at it
   std::thread answering_;
   NamedCounts counts_;
+
+  bool recording_ = false;
+  std::chrono::system_clock::duration to_epoch_{};  ///< from Pending::Time
+  Spans spans_{};                                   ///< not sent, or written
+  std::optional<Deadline> spans_due_;
+  std::shared_ptr<Timeline> timeline_;  ///< of rank 0
+  std::set<int> recorders_;             ///< of rank 0: other ranks that have not sent their last Spans
 };
 
 /// For what is not an Error, as std::bad_alloc.

@@ -128,8 +128,38 @@ constexpr auto description(const Doing*) {
   return base::describe({"what a rank does"}, base::fields<&Doing::number>(),
                         base::fields<&Doing::text>(base::Rule{.longest = kMostNameBytes}));
 }
+/// What a rank did with one operation, in microseconds since the epoch by its clock.
+struct Span {
+  Key key{};
+  std::int64_t submitted = 0;
+  std::int64_t agreed = 0;   ///< on which rank takes part, and when
+  std::int64_t started = 0;  ///< no other operation of the set was before it any more
+  std::int64_t packed = 0;   ///< the exchange began
+  std::int64_t exchanged = 0;
+  std::int64_t done = 0;
+  bool fused = false;  ///< it shared the exchange with others
+  bool first = false;  ///< of those
+};
+constexpr auto description(const Span*) {
+  return base::describe(
+      {"span of a named operation"}, base::fields<&Span::key>(),
+      base::fields<&Span::submitted, &Span::agreed, &Span::started, &Span::packed, &Span::exchanged, &Span::done>(),
+      base::fields<&Span::fused, &Span::first>());
+}
+/// For the timeline: at once where recording begins or ends, else now and then.
+struct Spans {
+  std::int64_t asked = 0;  ///< rank 0's clock in the Recording that this answers; 0: none
+  std::int64_t now = 0;
+  bool last = false;          ///< the rank does not record any more
+  std::uint64_t dropped = 0;  ///< that are missing
+  std::vector<Span> spans{};
+};
+constexpr auto description(const Spans*) {
+  return base::describe({"spans of named operations"}, base::fields<&Spans::asked, &Spans::now>(),
+                        base::fields<&Spans::last, &Spans::dropped, &Spans::spans>());
+}
 struct ToCoordinator {
-  std::variant<Announcement, Joined, Leaving, Stuck, Doing> content{};
+  std::variant<Announcement, Joined, Leaving, Stuck, Doing, Spans> content{};
 };
 constexpr auto description(const ToCoordinator*) {
   return base::describe({"message of a rank about named operations", 1}, base::fields<&ToCoordinator::content>());
@@ -187,8 +217,16 @@ struct Question {
 constexpr auto description(const Question*) {
   return base::describe({"question what a rank does"}, base::fields<&Question::number>());
 }
+/// Ranks are to send their Spans from now on, or no more.
+struct Recording {
+  bool on = false;
+  std::int64_t now = 0;  ///< by rank 0's clock
+};
+constexpr auto description(const Recording*) {
+  return base::describe({"request for a timeline"}, base::fields<&Recording::on, &Recording::now>());
+}
 struct FromCoordinator {
-  std::variant<Decision, Learned, AllJoined, Ended, Stuck, Question> content{};  ///< Stuck: as it came
+  std::variant<Decision, Learned, AllJoined, Ended, Stuck, Question, Recording> content{};  ///< Stuck: as it came
 };
 constexpr auto description(const FromCoordinator*) {
   return base::describe({"answer about named operations", 1}, base::fields<&FromCoordinator::content>());

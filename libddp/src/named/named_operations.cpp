@@ -123,6 +123,10 @@ int NamedOperations::add_set(const std::vector<int>& ranks, Deadline deadline) {
 void NamedOperations::remove_set(int set, Deadline deadline) { impl_->engine->remove_set(set, deadline); }
 std::vector<int> NamedOperations::ranks_of(int set) const { return impl_->engine->ranks_of(set); }
 void NamedOperations::shutdown() noexcept { impl_->engine->shutdown(); }
+void NamedOperations::start_timeline(const std::string& file, bool mark_exchanges, bool essential) {
+  impl_->engine->start_timeline(file, mark_exchanges, essential);
+}
+void NamedOperations::stop_timeline() { impl_->engine->stop_timeline(); }
 NamedCounts NamedOperations::counts() const { return impl_->engine->counts(); }
 
 }  // namespace ddp

@@ -101,7 +101,16 @@ struct Token {
   Bytes all{};
 };
 
+/// When an exchange was where, for the timeline.
+struct StepTimes {
+  Pending::Time agreed{};
+  Pending::Time started{};
+  Pending::Time packed{};
+  Pending::Time exchanged{};
+};
+
 struct Step {
+  StepTimes times{};
   std::vector<std::shared_ptr<Pending>> operations{};  ///< of this rank; none for those of others while it is joined
   std::unique_ptr<Execution> execution{};              ///< null: nothing is exchanged
   std::shared_ptr<Token> token{};

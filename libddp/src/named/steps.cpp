@@ -38,6 +38,7 @@ void Engine::push(const Lock& /*lock*/, SetState& set, std::vector<PendingPointe
   const bool exchanges = kind != Kind::barrier && kind != Kind::add_set && kind != Kind::remove_set;
   if (exchanges) step->execution = std::make_unique<Execution>(set.group, std::move(subjects));
   step->operations = std::move(operations);
+  step->times.agreed = Deadline::Clock::now();
   set.queue.push_back(std::move(step));
   changed_.notify_all();
 }
@@ -83,7 +84,13 @@ void Engine::drive(const SetPointer& set) {
   std::optional<Work> work;
   try {
     if (step->token) work = start_token(*set, *step->token);
-    if (step->execution) work = step->execution->next();
+    if (step->execution) {
+      StepTimes& times = step->times;
+      const bool first = times.started == Pending::Time{};
+      (first ? times.started : times.exchanged) = Deadline::Clock::now();
+      work = step->execution->next();
+      if (first) times.packed = Deadline::Clock::now();
+    }
   } catch (const Error& error) {
     return finish_step(set, error);
   } catch (const std::exception& problem) {
@@ -152,6 +159,7 @@ bool Engine::gather_eager(const Lock& lock, SetState& set, const Token& token) {
   const PendingPointer pending = set.active.at(set.order->take().front());
   pending->subject->results.push_back(gathered(pending->subject->tensors.front(), given));
   ++counts_.learned;
+  record(lock, *pending, {.agreed = token.since, .started = token.since, .packed = token.since});
   finish(lock, *pending, std::nullopt);
   return true;
 }
@@ -171,6 +179,7 @@ bool Engine::combine_eager(const Lock& lock, SetState& set, const Token& token) 
       offset += tensor.size_bytes();
     }
     ++counts_.learned;
+    record(lock, *pending, {.agreed = token.since, .started = token.since, .packed = token.since});
     finish(lock, *pending, std::nullopt);
   }
   return true;
@@ -194,7 +203,11 @@ void Engine::finish_step(const SetPointer& set, const std::optional<Error>& erro
   set->running.reset();
   set->current.reset();
   if (step->execution) counts_.fused += step->execution->packed();
-  for (const PendingPointer& pending : step->operations) finish(lock, *pending, error);
+  for (const PendingPointer& pending : step->operations) {
+    record(lock, *pending, step->times, step->execution && step->execution->packed() > 0,
+           pending == step->operations.front());
+    finish(lock, *pending, error);
+  }
   const auto found = sets_.find(set->number);
   if (found == sets_.end() || found->second != set) return changed_.notify_all();  // removed: its end is no news
   std::optional<Error> failure = error;

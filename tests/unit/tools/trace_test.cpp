@@ -51,6 +51,16 @@ TEST(Trace, IsWhatAReducerWrites) {
   for (const char* part : {"\"bytes\":4096", "\"steps\"", "\"bucket 0\""}) EXPECT_THAT(merged, HasSubstr(part));
 }
 
+TEST(Trace, HasTheEventsOfATimelineAsTheyAre) {
+  const auto events =
+      timeline_events(R"([{"name": "timeline", "ph": "M"}, {"name": "QUEUE", "ph": "X", "pid": 1, "ts": 5}])");
+  ASSERT_EQ(events.size(), 2U);
+  const json merged = json::parse(merged_json({trace_of(0, 0, 0)}, {0}, events));
+  EXPECT_EQ(merged["traceEvents"].back(), json::parse(events[1]));
+  EXPECT_TRUE(timeline_events(R"([{"name": "other"}])").empty());
+  EXPECT_TRUE(timeline_events(R"([{"name": "timeline"})").empty());
+}
+
 TEST(Trace, OthersAreRefusedByName) {
   EXPECT_THAT(refusal(""), HasSubstr("x.json': it is empty"));
   EXPECT_THAT(refusal("{\"traceEvents\": ["), HasSubstr("truncated"));

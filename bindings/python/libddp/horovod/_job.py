@@ -115,7 +115,7 @@ def _members(comm: Any, world: libddp.World) -> list[int] | None:
 
 _NO_EFFECT = ("CYCLE_TIME", "CACHE_CAPACITY", "HIERARCHICAL_ALLREDUCE", "HIERARCHICAL_ALLGATHER", "TORUS_ALLREDUCE",
               "NUM_NCCL_STREAMS", "THREAD_AFFINITY", "BATCH_D2D_MEMCOPIES", "ENABLE_ASYNC_COMPLETION",
-              "DISABLE_GROUP_FUSION", "MPI_THREADS_DISABLE", "CONTROLLER", "CPU_OPERATIONS", "TIMELINE", "LOG_TIMESTAMP",
+              "DISABLE_GROUP_FUSION", "MPI_THREADS_DISABLE", "CONTROLLER", "CPU_OPERATIONS", "LOG_TIMESTAMP",
               "LOG_HIDE_TIME")
 _LEVELS = {"trace": "debug", "debug": "debug", "info": "info", "warning": "warning", "error": "error", "fatal": "error"}
 
@@ -124,7 +124,7 @@ def _say_what_has_no_effect(rank: int, late: list[str]) -> None:
     """late: variables that came behind libddp.init()."""
     found = [f"HOROVOD_{name}" for name in _NO_EFFECT if os.environ.get(f"HOROVOD_{name}")]
     found += sorted(name for name, value in os.environ.items()
-                    if name.startswith(("HOROVOD_AUTOTUNE", "HOROVOD_TIMELINE_")) and value)
+                    if name.startswith("HOROVOD_AUTOTUNE") and value)
     found += [f"{name} (libddp.init() was called before hvd.init())" for name in late]
     if rank == 0 and found:
         print(f"libddp.horovod: no effect: {', '.join(found)}", file=sys.stderr)
@@ -199,6 +199,8 @@ def _begin(world: libddp.World, group: libddp.ProcessGroup, process_sets: Any, l
         _say_what_has_no_effect(made.rank, late)
         _job = made
         try:
+            if os.environ.get("HOROVOD_TIMELINE", "DYNAMIC") not in ("", "DYNAMIC"):  # upstream's word for start_timeline()
+                named.start_timeline(os.environ["HOROVOD_TIMELINE"], _flag("HOROVOD_TIMELINE_MARK_CYCLES"), True)
             sets.register_all(process_sets)
         except BaseException:
             shutdown()
@@ -219,6 +221,23 @@ def shutdown() -> None:
 
 
 atexit.register(shutdown)
+
+
+def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
+    """On rank 0: from now on the file gets what all ranks do with their operations, as a Chrome trace; others may call it.
+
+    mark_cycles: an event CYCLE_START for each exchange. Raises HorovodInternalError where the file cannot be written.
+    """
+    from libddp.horovod.exceptions import HorovodInternalError
+    try:
+        job().named.start_timeline(os.fspath(file_path), mark_cycles)
+    except libddp.Error as error:
+        raise HorovodInternalError.of(error) from None
+
+
+def stop_timeline() -> None:
+    """On rank 0: completes the file with what has ended on all ranks."""
+    job().named.stop_timeline()
 
 
 def is_initialized() -> bool:

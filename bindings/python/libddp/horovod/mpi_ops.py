@@ -17,7 +17,8 @@ import libddp
 from libddp.horovod import _adasum, _job, _operations
 from libddp.horovod._job import (ccl_built, cross_rank, cross_size, cuda_built, ddl_built, gloo_built, gloo_enabled, init,
                                  is_homogeneous, is_initialized, local_rank, local_size, mpi_built, mpi_enabled,
-                                 mpi_threads_supported, nccl_built, rank, rocm_built, shutdown, size)
+                                 mpi_threads_supported, nccl_built, rank, rocm_built, shutdown, size, start_timeline,
+                                 stop_timeline)
 from libddp.horovod._operations import forget_all, poll, synchronize
 from libddp.horovod.compression import Compression
 from libddp.horovod.exceptions import HorovodInternalError
@@ -30,7 +31,8 @@ __all__ = ["Adasum", "Average", "ExactAverage", "Max", "Min", "Product", "Sum", 
            "grouped_allreduce_", "grouped_allreduce_async", "grouped_allreduce_async_", "grouped_reducescatter",
            "grouped_reducescatter_async", "init", "is_homogeneous", "is_initialized", "join", "local_rank", "local_size",
            "mpi_built", "mpi_enabled", "mpi_threads_supported", "nccl_built", "poll", "rank", "reducescatter",
-           "reducescatter_async", "rocm_built", "shutdown", "size", "sparse_allreduce_async", "synchronize"]
+           "reducescatter_async", "rocm_built", "shutdown", "size", "sparse_allreduce_async", "start_timeline", "stop_timeline",
+           "synchronize"]
 
 Average, Sum, Adasum, Min, Max, Product = range(6)
 ExactAverage = 6  # libddp's, of DistributedOptimizer alone
