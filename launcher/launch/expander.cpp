@@ -19,6 +19,7 @@
 #include "base/log.hpp"
 #include "cli/option_values.hpp"
 #include "launch/launcher_process.hpp"
+#include "options/host_list.hpp"
 #include "options/worker_command.hpp"
 
 namespace ddp::launcher {
