@@ -38,7 +38,8 @@ class ChildProcess {
   /// Whether it has a process, which may have ended.
   explicit operator bool() const noexcept { return pid_ > 0; }
   pid_t pid() const noexcept { return pid_; }
-  /// Readable once the process has ended. Throws Error(system): pidfd_open(2) needs Linux 5.3, and no filter against it.
+  /// Readable once the process has ended. Throws Error(system): pidfd_open(2) needs Linux 5.3, and no filter that
+  /// forbids it.
   int pidfd();
 
   /// How it ended; nothing while it runs, and for an empty object.
