@@ -318,7 +318,7 @@ not ok 5 another
 
 @test "a source, but not a test, is compiled by itself when it, or a header that it includes, has changed" {
   run -0 affected libddp/src/named/engine.hpp tests/unit/named/coordinator_test.cpp libddp/src/named/gone.cpp
-  has "separate libddp/src/named/engine.cpp libddp/src/named/named_operations.cpp libddp/src/named/stalls.cpp libddp/src/named/steps.cpp"
+  has "separate libddp/src/named/engine.cpp libddp/src/named/named_operations.cpp libddp/src/named/stalls.cpp libddp/src/named/steps.cpp libddp/src/named/timeline_of_ranks.cpp"
   run -0 affected README.md
   run -1 grep -q ^separate <<<"$output"
 }
