@@ -18,6 +18,7 @@ teardown() {
   for each in ${joiners[@]+"${joiners[@]}"}; do kill -KILL "$each" 2>/dev/null || true; done
   cluster_jobs_teardown
   "$cluster" run scontrol delete PartitionName=urgent 2>/dev/null || true # of the test of preemption
+  "$cluster" run scontrol update PartitionName=main GraceTime=0 || true
 }
 
 # lead OPTION...: a job on two nodes, whose id is then in leader.
