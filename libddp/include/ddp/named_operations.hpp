@@ -29,7 +29,8 @@ std::string_view to_string(NamedKind kind) noexcept;
 struct NamedCall {
   NamedKind kind = NamedKind::barrier;  ///< which operation
   std::string name{};                   ///< any bytes, at most 4,096
-  /// Not 0: an operation without a name, the how manieth of its kind and set that `name` begins. Counts from 1.
+  /// Not 0: the operation has no name of its own. It is the number-th, from 1, of those of its kind and set that have
+  /// this `name` in common.
   std::uint64_t number = 0;
   int set = 0;  ///< 0: all ranks; others from add_set()
   /// On the CPU; must not be touched until the operation has finished. Several run all together or not at all.
@@ -129,7 +130,7 @@ class NamedOperations {
   void shutdown() noexcept;
 
   /// On rank 0: from now on @p file gets what all ranks do with their operations, as a Chrome trace with Horovod's
-  /// names, once a second. It is a JSON document whenever it is read. On other ranks without effect.
+  /// names, once a second. After each write it is a JSON document. On other ranks without effect.
   /// @param mark_exchanges as events CYCLE_START. @param essential: if the file cannot be written, operations end on
   /// all ranks with that error. Throws Error(system).
   void start_timeline(const std::string& file, bool mark_exchanges = false, bool essential = false);

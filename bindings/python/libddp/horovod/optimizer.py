@@ -364,7 +364,7 @@ def DistributedOptimizer(optimizer: torch.optim.Optimizer, named_parameters: Any
     comm_hook, of libddp alone: what averages the gradients of a bucket. libddp.torch.power_sgd_hook(), .quantize_hook() (8 bits),
     .exact_average_hook, or torch's hook(state, bucket), with its state as a pair (state, hook); torch's may need torch.distributed.
     missing, of libddp alone: what a parameter gets in step() whose gradient no rank has computed. "zeros", as upstream, so that
-    momentum and weight decay move it; or "skip": nothing.
+    momentum and weight decay move it; or "skip": nothing, if zero_grad() has set it to None.
     op=ExactAverage, of libddp alone: the average over all backward passes of all ranks, whose bits do not depend on the number of
     ranks; as libddp.torch.exact_average_hook.
     """
