@@ -2,6 +2,7 @@
 // contributes to operations, and mark_ready. Rank 0 prints a line of JSON; times are of the slowest rank.
 //
 //   bench_reducer hooks ROUNDS STEPS    ResNet-50's gradients, all ready at once
+//   bench_reducer average ROUNDS STEPS  the same without a hook only
 //   bench_reducer marks ROUNDS STEPS    1000 gradients of 16 elements
 #include <algorithm>
 #include <chrono>
@@ -134,11 +135,11 @@ std::vector<Contender> contenders() {
           {"nothing", [] { return ddp::noop_hook(); }}};
 }
 
-Json measure_hooks(ddp::ProcessGroup& group, int rounds, int steps) {
+Json measure_hooks(ddp::ProcessGroup& group, const std::vector<Contender>& hooks, int rounds, int steps) {
   Model model(resnet50(), group.rank());
   std::vector<std::pair<std::string, ddp::Reducer>> reducers;
   Json bytes;
-  for (const Contender& one : contenders()) {
+  for (const Contender& one : hooks) {
     ddp::ReducerOptions options;
     options.comm_hook = one.hook();
     reducers.emplace_back(one.name, ddp::Reducer{model.parameters(), group, std::move(options)});
@@ -190,14 +191,16 @@ Json measure_marks(ddp::ProcessGroup& group, int rounds, int steps) {
 int main(int argc, char** argv) {
   const std::string mode = argc == 4 ? argv[1] : "";
   const int rounds = argc == 4 ? std::atoi(argv[2]) : 0, steps = argc == 4 ? std::atoi(argv[3]) : 0;
-  if ((mode != "hooks" && mode != "marks") || rounds < 1 || steps < 1) {
-    std::fprintf(stderr, "usage: %s hooks|marks ROUNDS STEPS\n", argv[0]);
+  if ((mode != "hooks" && mode != "average" && mode != "marks") || rounds < 1 || steps < 1) {
+    std::fprintf(stderr, "usage: %s hooks|average|marks ROUNDS STEPS\n", argv[0]);
     return 2;
   }
   try {
     ddp::World world = ddp::World::init();
     ddp::ProcessGroup group = ddp::make_process_group(world);
-    const Json found = mode == "hooks" ? measure_hooks(group, rounds, steps) : measure_marks(group, rounds, steps);
+    std::vector<Contender> hooks = contenders();
+    if (mode == "average") hooks.resize(1);
+    const Json found = mode == "marks" ? measure_marks(group, rounds, steps) : measure_hooks(group, hooks, rounds, steps);
     if (world.rank() == 0) std::printf("%s\n", found.dump().c_str());
     return 0;
   } catch (const std::exception& error) {
