@@ -200,7 +200,8 @@ int main(int argc, char** argv) {
     ddp::ProcessGroup group = ddp::make_process_group(world);
     std::vector<Contender> hooks = contenders();
     if (mode == "average") hooks.resize(1);
-    const Json found = mode == "marks" ? measure_marks(group, rounds, steps) : measure_hooks(group, hooks, rounds, steps);
+    const Json found =
+        mode == "marks" ? measure_marks(group, rounds, steps) : measure_hooks(group, hooks, rounds, steps);
     if (world.rank() == 0) std::printf("%s\n", found.dump().c_str());
     return 0;
   } catch (const std::exception& error) {
