@@ -42,6 +42,7 @@ JobAttempt::JobAttempt(const Roster& roster)
     : epoch_(roster.generation), modex_(roster.generation, ranks_per_node(roster)) {
   for (const Member& each : roster.nodes) {
     const control::Hello& hello = each.hello;
+    node_of_link_.emplace(each.agent, nodes_.size());
     nodes_.push_back(
         {.link = each.agent,
          .member = each.id,
@@ -61,15 +62,15 @@ std::vector<control::NodeLayout> JobAttempt::layout() const {
 }
 
 AttemptNode* JobAttempt::node_of(int link) {
-  const auto found = std::find_if(nodes_.begin(), nodes_.end(), [&](const AttemptNode& node) {
-    return node.link == link && node.state != NodeState::lost;
-  });
-  return found == nodes_.end() ? nullptr : &*found;
+  const auto found = node_of_link_.find(link);
+  if (found == node_of_link_.end()) return nullptr;
+  AttemptNode& node = nodes_[found->second];
+  return node.state == NodeState::lost ? nullptr : &node;
 }
 
 const AttemptNode& JobAttempt::node_with(int rank) const {
-  const auto after =
-      std::find_if(nodes_.begin(), nodes_.end(), [&](const auto& node) { return node.first_rank > rank; });
+  const auto after = std::upper_bound(nodes_.begin(), nodes_.end(), rank,
+                                      [](int wanted, const AttemptNode& node) { return wanted < node.first_rank; });
   return *std::prev(after);
 }
 
@@ -81,8 +82,8 @@ void JobAttempt::prepared(AttemptNode& node, const control::AttemptPrepared& mes
 }
 
 bool JobAttempt::all_prepared() const {
-  return std::all_of(nodes_.begin(), nodes_.end(),
-                     [](const AttemptNode& node) { return node.state == NodeState::prepared; });
+  while (prepared_ < nodes_.size() && nodes_[prepared_].state == NodeState::prepared) ++prepared_;
+  return prepared_ == nodes_.size();
 }
 
 control::StartAttempt JobAttempt::start(SupervisionLimits limits, SignalMeaning signals) {
@@ -117,7 +118,8 @@ std::vector<std::string> JobAttempt::take_descriptions() {
 }
 
 bool JobAttempt::settled() const {
-  return std::all_of(nodes_.begin(), nodes_.end(), [](const AttemptNode& node) { return node.settled(); });
+  while (settled_ < nodes_.size() && nodes_[settled_].settled()) ++settled_;
+  return settled_ == nodes_.size();
 }
 
 }  // namespace ddp::launcher

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include <ddp/deadline.hpp>
@@ -92,9 +93,12 @@ class JobAttempt {
   int world_size_ = 0;
   int ranks_started_ = 0;
   std::size_t descriptions_taken_ = 0;
+  // Nodes before these are, and stay so: each is looked at once, not at every message of every other.
+  mutable std::size_t prepared_ = 0, settled_ = 0;
   int store_port_ = 0;
   std::string store_key_;
   std::vector<AttemptNode> nodes_;  ///< by node rank
+  std::unordered_map<int, std::size_t> node_of_link_;
   ModexRouter modex_;
   std::optional<Supervisor> supervisor_;
 };

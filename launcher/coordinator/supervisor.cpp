@@ -224,8 +224,10 @@ void Supervisor::note_failure(Rank& rank, RankFailure failure, Moment now) {
   failure.hung = rank.hung;
   const std::size_t place =
       !first && failure.end && is_late_cause(*failure.end, now) ? place_before_reactions() : outcome_.failures.size();
-  for (Rank& other : ranks_) {
-    if (other.failure && *other.failure >= place) ++*other.failure;
+  if (place < outcome_.failures.size()) {
+    for (Rank& other : ranks_) {
+      if (other.failure && *other.failure >= place) ++*other.failure;
+    }
   }
   rank.failure = place;
   outcome_.failures.insert(outcome_.failures.begin() + static_cast<std::ptrdiff_t>(place), std::move(failure));
