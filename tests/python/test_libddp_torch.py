@@ -265,13 +265,15 @@ def test_what_is_missing_is_said_in_a_line(tmp_path, variables, words):
 def test_check_says_before_a_job_what_its_ranks_would_find(adapter, tmp_path):
     done = python("-m", "libddp.torch", "--check")
     assert done.returncode == 0 and str(adapter) in done.stdout, done.stdout + done.stderr
-    done = python("-m", "libddp.torch", "--check", DDP_TORCH_CACHE=str(tmp_path))
+    done = python("-m", "libddp.torch", "--download-nothing", "--check", DDP_TORCH_CACHE=str(tmp_path))
     assert done.returncode == 0 and "will compile the adapter" in done.stdout, done.stdout + done.stderr
     assert not list(tmp_path.glob("*.so"))
     done = python("-m", "libddp.torch", "--check", DDP_TORCH_CACHE=str(tmp_path), CXX="no-such-compiler")
     assert done.returncode == 1 and done.stdout == ""
     (line,) = done.stderr.splitlines()
     assert "there is no compiler no-such-compiler" in line and "without it work" in line
+    done = python("-m", "libddp.torch", "--chekc", DDP_TORCH_CACHE=str(tmp_path))
+    assert done.returncode == 2 and "unrecognized arguments: --chekc" in done.stderr and not list(tmp_path.glob("*.so")), done.stderr
 
 
 def test_one_rank_of_a_job_says_what_to_do_without_a_compiler(tmp_path):
