@@ -1,6 +1,6 @@
 """Puts one wheel together: what scikit-build-core made for each Python, and an installation of libddp.
 
-    assemble.py INSTALLATION LICENSES FOLDER WHEEL...
+    assemble.py INSTALLATION LICENSES ADAPTERS FOLDER WHEEL...
 
 The package's folder becomes an installation as any prefix: bin, lib, include, share. A wheel can hold no links, so libddp.so is a
 line for the linker.
@@ -76,11 +76,12 @@ def pack(tree: Path, target: Path) -> None:
 
 
 def main() -> None:
-    installation, licenses, folder = map(Path, sys.argv[1:4])
+    installation, licenses, adapters, folder = map(Path, sys.argv[1:5])
     with tempfile.TemporaryDirectory() as temporary:
         tree = Path(temporary)
-        unpack(sys.argv[4:], tree)
+        unpack(sys.argv[5:], tree)
         install(installation, tree / "libddp")
+        shutil.copytree(adapters, tree / "libddp" / "adapter" / "ahead")
         info = next(tree.glob("*.dist-info"))
         commands = info / "entry_points.txt"
         commands.write_text(commands.read_text().replace("[console_scripts]\n", f"[console_scripts]\n{COMMANDS}"))

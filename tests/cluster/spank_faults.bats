@@ -211,6 +211,21 @@ STEPS
   not_running -f "$shared"
 }
 
+@test "the next version's ddp-step on the nodes, or its plugin on srun's host: a line on each node names both" {
+  local own next file
+  own=$(sed -n 's/.*DDP_VERSION_STRING "\(.*\)"/\1/p' "$root/libddp/include/ddp/version.hpp")
+  next=${own%?}$(((${own: -1} + 1) % 10))
+  for file in "$DDP_STEP" "$SPANK_PLUGIN"; do "$root/tests/support/other_version.py" "$file" "$shared/${file##*/}" "$own" "$next"; done
+  use_helper "$shared/ddp-step"
+  run on_ctl srun --ddp -w n0,n1 -N2 -n3 sh -c "$facts"
+  use_helper "$DDP_STEP"
+  succeeded
+  expect_all 2 "ddp-step is of libddp $next, the plugin here of $own; install them from one package"
+  SPANK_PLUGIN=$shared/spank_ddp.so run srun_with "$DDP_STEP" -w n0,n1 -N2 -n3 sh -c "$facts"
+  succeeded
+  expect_all 2 "libddp's plugin here is of version $own, that of srun's host of $next; install one on all"
+}
+
 @test "ddp-step that does not end with srun is killed" {
   helper stubborn 'read -r secret; echo "ddp-step 0 port 1"; exec sleep 98765 </dev/null'
   run srun_with "$shared/stubborn" -N1 -n1 sh -c "$facts"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# Ranks and ddpruns started by other engines than Slurm: MPICH's Hydra and Open MPI's mpirun themselves, others by the
+# Ranks and ddpruns started by other engines than Slurm: MPICH's Hydra, Open MPI's mpirun and PRRTE themselves, others by the
 # variables of their tasks. Hydra takes names of this host for several, so that it has several nodes.
 
 load ../support/rank_jobs
@@ -58,10 +58,30 @@ expect_facts() {
   for rank in 0 1; do expect_all 1 "RANK $rank/2 none"; done
 }
 
+# Of Debian 13. Names of this host for several here, too: PRRTE starts a daemon for each.
+@test "Open MPI 5's prterun: ranks, and one ddprun on each node is one job" {
+  command -v prterun >/dev/null || skip "needs prterun (Debian 13: openmpi-bin)"
+  prte() { timeout 120 env PRTE_ALLOW_RUN_AS_ROOT=1 PRTE_ALLOW_RUN_AS_ROOT_CONFIRM=1 prterun "$@"; }
+  run prte --map-by :oversubscribe -n 4 bash -c "$(task_facts '$PMIX_RANK' '$PMIX_RANK' - "$rank_program" world)"
+  expect_facts 4 pmix 4
+  [[ $output == *"by PRRTE"* ]]
+  run prte --map-by :oversubscribe -n 3 "$rank_program" collectives
+  [ "$status" -eq 0 ] || { echo "$output"; return 1; }
+  expect_all 3 DONE
+  run prte --map-by :oversubscribe -n 2 "$bin/ddprun" --nproc-per-node 1 true
+  [ "$status" -ne 0 ]
+  [[ $output == *"this job of PRRTE has 2 tasks, several on a node (2 here)"* ]] || { echo "$output"; return 1; }
+  run prte --prtemca plm_ssh_agent "$PWD/on_this_host" --host n0.test:1,n1.test:1 -n 2 \
+    "$bin/ddprun" --local-addr 127.0.0.1 --nproc-per-node 2 sh -c 'echo "RANK $RANK/$WORLD_SIZE node $GROUP_RANK"'
+  [ "$status" -eq 0 ] || { echo "$output"; return 1; }
+  for rank in 0 1 2 3; do expect_all 1 "RANK $rank/4 node $((rank / 2))"; done
+}
+
 @test "a PMIx launcher whose variables lack the number of tasks is asked" {
   run mpirun -n 2 env -u OMPI_COMM_WORLD_RANK -u OMPI_COMM_WORLD_SIZE "$bin/ddprun" --nproc-per-node 1 true
   [ "$status" -ne 0 ]
-  [[ $output == *"this job of a PMIx launcher has 2 tasks, several on a node (2 here)"* ]] || { echo "$output"; return 1; }
+  # Open MPI 5's mpirun is PRRTE.
+  [[ $output =~ "this job of "("a PMIx launcher"|PRRTE)" has 2 tasks, several on a node (2 here)" ]] || { echo "$output"; return 1; }
   run mpirun -n 1 env -u OMPI_COMM_WORLD_RANK -u OMPI_COMM_WORLD_SIZE "$bin/ddprun" --nproc-per-node 2 sh -c 'echo RANK $RANK'
   [ "$status" -eq 0 ] || { echo "$output"; return 1; }
   expect_all 1 "RANK 1"

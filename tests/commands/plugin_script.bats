@@ -46,6 +46,15 @@ setup() {
   run -0 "$switch" status
 }
 
+@test "a plugin that another user may change is named" {
+  [ "$(id -u)" = 0 ] || skip "needs root, to give files away"
+  run -0 "$switch" on
+  [[ $output != *"belongs to"* ]]
+  chown nobody "$prefix/lib/slurm/spank_ddp.so"
+  run -0 "$switch" on
+  [[ $output == *"ddp-plugin: $prefix/lib/slurm/spank_ddp.so belongs to nobody, who can change what Slurm's daemons then run as root"* ]]
+}
+
 @test "slips are answered by what was meant, and by whom it can be done" {
   run -2 "$switch" onn
   [[ $output == *"'onn' is none of on, off and status; did you mean 'on'?"* ]]

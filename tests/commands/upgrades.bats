@@ -1,7 +1,8 @@
 #!/usr/bin/env bats
-# Another version beside a job that runs, installed as pip does it: files are removed, and others get their names. Where
-# versions are compared is tested beside each comparison: agents (coordinator_joining_test, ddprun_hosts.bats), ranks
-# (group_backends_test), srun's helper (spank_faults.bats), an allocation that joins (job_file_test).
+# Another version beside a job that runs, installed as pip does it: files are removed, and others get their names. And the next
+# version's programs and library beside these: no job has both. Where versions are compared is tested beside each comparison:
+# agents (coordinator_joining_test), ranks (group_backends_test), srun's helper (spank_faults.bats), an allocation that joins
+# (job_file_test).
 
 load ../support/ddprun_jobs
 
@@ -15,6 +16,17 @@ setup() {
 exec sh -c "${*: -1}"
 SSH
   chmod +x ssh
+  root=$(cd "$BATS_TEST_DIRNAME/../.." && pwd)
+  bin=${DDPRUN%/*}
+  own=$(sed -n 's/.*DDP_VERSION_STRING "\(.*\)"/\1/p' "$root/libddp/include/ddp/version.hpp")
+  next=${own%?}$(((${own: -1} + 1) % 10))
+}
+
+# next_version FILE: a folder with the next version of a file of the build.
+next_version() {
+  mkdir -p next
+  "$root/tests/support/other_version.py" "$bin/$1" "next/${1##*/}" "$own" "$next" &&
+    echo "$PWD/next"
 }
 
 # upgrade: what is installed is another version from now on, which runs nothing.
@@ -43,4 +55,38 @@ PROGRAM
   wait $job || { cat out; return 1; }
   [ "$(grep -c '^again' out)" -eq 2 ] || { cat out; return 1; }
   ! grep -q "other version" out || { cat out; return 1; }
+}
+
+@test "an agent of the next version by ssh: one line, and no rank starts" {
+  local folder
+  folder=$(next_version ddprun)
+  [ "$("$folder/ddprun" --version)" = "ddprun (libddp) $next" ]
+  printf '#!/bin/bash\nhost=${*: -2:1} command=${*: -1}\n[ $host != b ] || command=${command//%s/%s}\nexec sh -c "$command"\n' \
+    "${PWD//\//\\/}\\/installed" "${folder//\//\\/}" >ssh
+  run -1 "installed/ddprun" --ssh-command "$PWD/ssh" -H a,b touch started
+  [[ $output == *"the frontend is version $own, but ddprun on"*"is version $next; install the same version on all hosts"* ]] || { echo "$output"; return 1; }
+  [ ! -e started ]
+}
+
+@test "a ddprun of the next version at the same host and port is refused, and the job waits for the right one" {
+  local folder job
+  folder=$(next_version ddprun)
+  job=(--nnodes 2 --master-port "$(free_port)" sh -c 'echo "RANK $RANK"')
+  start_agent a --node-rank 0 "${job[@]}"
+  DDPRUN=$folder/ddprun start_agent b --node-rank 1 "${job[@]}"
+  finish_agent b
+  [ "$status" -ne 0 ]
+  [[ $output == *"is version $next, but the coordinator's is $own: install the same on all nodes"* ]]
+  start_agent c --node-rank 1 "${job[@]}"
+  for name in a c; do finish_agent $name && [ "$status" -eq 0 ]; done
+  [[ $(cat agent.a) == *"refused the agent on "*": ddprun on "*" is version $next, but the coordinator's is $own"* ]]
+  grep -hx 'RANK [01]' agent.[ac] | sort | diff - <(printf 'RANK %s\n' 0 1)
+}
+
+@test "a rank with the next version's library: all ranks name both versions" {
+  local folder
+  folder=$(next_version ../lib/libddp.so.0.1)
+  run "$DDPRUN" --nproc-per-node 2 bash -c '[ $RANK = 0 ] || export LD_PRELOAD=$0/libddp.so.0.1; exec "$1" collectives' "$folder" "$bin/rank_program"
+  [ "$status" -ne 0 ]
+  [[ $output == *"rank 0: libddp $own; rank 1: libddp $next"*"install the same version on all nodes"* ]] || { echo "$output"; return 1; }
 }

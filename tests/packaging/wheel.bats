@@ -88,6 +88,7 @@ without_pmix() {
     include/ddp/ddp.hpp share/libddp/scripts/ddp-plugin share/modulefiles/libddp/{0.1.0,0.1.0.lua}; do
     grep -qxF "libddp/$file" <<<"$output" || { echo "absent: $file"; return 1; }
   done
+  [ "$(grep -cE '^libddp/adapter/ahead/torch-[0-9.]+-[0-9a-f]{10}\.cpython-31[0-4]-x86_64-linux-gnu\.so$' <<<"$output")" = 15 ]
 }
 
 @test "a user without root: all commands, two ranks over PMIx, whose library is inside where the system has none" {
@@ -106,9 +107,52 @@ END
   run -0 without_pmix setpriv --reuid=nobody --regid=nogroup --clear-groups env -i PATH=/usr/bin:/bin HOME="$home" \
     "$home/venv/bin/ddprun" --nproc-per-node=2 "$home/rank.py"
   [[ $output == *"rank 0: 3 "*site-packages/libddp/lib/libddp/libpmix.so.2* && $output == *"rank 1: 3 "* ]]
-  # The site's own goes first.
+  # The site's own goes first, also one in LD_LIBRARY_PATH; but not one of another release that lacks functions.
   run -0 as_nobody "$home/venv/bin/ddprun" --nproc-per-node=2 "$home/rank.py"
   [[ $output == *"rank 0: 3 "* && $output != *site-packages/libddp/lib/libddp/libpmix* ]]
+  mkdir "$home/site" "$home/other"
+  cp "$(gcc -print-file-name=libpmix.so.2)" "$home/site/libpmix.so.2"
+  gcc -shared -fPIC "$SOURCE/tests/support/other_pmix/pmix.c" -o "$home/other/libpmix.so.2"
+  VARIABLES="LD_LIBRARY_PATH=$home/site" run -0 as_nobody "$home/venv/bin/ddprun" --nproc-per-node=2 "$home/rank.py"
+  [[ $output == *"rank 0: 3 "*"'$home/site/libpmix.so.2'"* && $output != *site-packages/libddp/lib/libddp/libpmix* ]]
+  VARIABLES="LD_LIBRARY_PATH=$home/other" run -0 as_nobody "$home/venv/bin/ddprun" --nproc-per-node=2 "$home/rank.py"
+  [[ $output == *"rank 0: 3 "*site-packages/libddp/lib/libddp/libpmix.so.2* ]]
+}
+
+@test "pip refuses the wheel where the C library is musl, or older, in a line" {
+  need_wheel
+  for platform in musllinux_1_2_x86_64 manylinux2014_x86_64; do
+    run -1 python3 -m pip download -q --disable-pip-version-check --no-index --no-deps --only-binary :all: --platform $platform -d out "$WHEEL"
+    [[ $output == *"${WHEEL##*/} is not a supported wheel on this platform"* ]]
+  done
+}
+
+@test "PyTorch without a compiler: the adapter came with the wheel; one that does not load is as none" {
+  need_wheel
+  python=${DDP_TORCH_PYTHON:-$SOURCE/build/venv/bin/python}
+  "$python" -c 'import torch' 2>/dev/null || skip "needs PyTorch in build/venv (scripts/python-env)"
+  unzip -q "$WHEEL" -d site
+  chmod -R u+rwX site
+  adapter=$("$python" -c 'import sysconfig as s, torch; v = torch.version
+print("torch-%s-%.10s.%s.so" % (torch.__version__.partition("+")[0], v.git_version, s.get_config_var("SOABI")))')
+  [ -e "site/libddp/adapter/ahead/$adapter" ] || skip "the wheel has no $adapter"
+  cat >train.py <<'END'
+import torch, torch.distributed as dist, libddp.torch
+dist.init_process_group("ddp")
+torch.manual_seed(1)
+model = libddp.torch.DistributedDataParallel(torch.nn.Linear(1, 1, bias=False))
+model(torch.full((1, 1), float(dist.get_rank()))).sum().backward()
+print(f"rank {dist.get_rank()}: {model.module.weight.grad.item()}\n", end="", flush=True)
+dist.destroy_process_group()
+END
+  without_compiler() { env PYTHONPATH="$PWD/site" CXX=no-such-compiler DDP_TORCH_CACHE="$PWD/cache" "$@"; }
+  run -0 without_compiler site/libddp/bin/ddprun --nproc-per-node=2 "$python" train.py
+  [[ $output == *"rank 0: 0.5"* && $output == *"rank 1: 0.5"* && ! -e cache ]]
+  run -0 without_compiler "$python" -m libddp.torch --check
+  [[ $output == *"came with libddp: "*"/ahead/$adapter" ]]
+  echo torn >"site/libddp/adapter/ahead/$adapter"
+  run -1 without_compiler "$python" -m libddp.torch --check
+  [[ $output == *"there is no compiler no-such-compiler"* ]]
 }
 
 @test "programs that find_package(ddp) and pkg-config find in the wheel" {
@@ -151,10 +195,13 @@ print({line.split()[-1] for line in open("/proc/self/maps") if "libddp.so" in li
   [[ $output == *"ddp-info (libddp)"* ]]
 }
 
-@test "a user's home on a Slurm cluster: ddprun on two nodes, srun with PMIx and PMI-2, and the plugin once an admin has it on" {
+@test "a home that root cannot read, on a Slurm cluster: ddprun, srun with PMIx and PMI-2, and the plugin from an admin's folder" {
   install_as_nobody /usr/bin/python3
-  cp "$BATS_TEST_DIRNAME/../support/wheel_on_slurm.sh" "$home"
-  run -0 env -u TMPDIR DDP_CLUSTER_DIR="/run/ddp-wheel-$$" "$SOURCE/tests/cluster/slurm_cluster" with --share "$home" -- bash "$home/wheel_on_slurm.sh" "$home"
+  chmod 700 "$home"
+  unzip -q "$WHEEL" -d admin
+  chmod -R u+rwX,go+rX admin
+  run -0 env -u TMPDIR DDP_CLUSTER_DIR="/run/ddp-wheel-$$" setpriv --bounding-set=-dac_override,-dac_read_search "$SOURCE/tests/cluster/slurm_cluster" \
+    with --share "$home" --share "$PWD/admin" -- bash "$SOURCE/tests/support/wheel_on_slurm.sh" "$home" "$PWD/admin"
   for step in "ddprun 2" "pmix 4" "pmi2 4" "ddp 4"; do
     [ "$(grep -c "^${step% *}: sum of ${step#* }" <<<"$output")" = "${step#* }" ] || { echo "not right: $step: $output"; return 1; }
   done

@@ -265,13 +265,27 @@ def test_what_is_missing_is_said_in_a_line(tmp_path, variables, words):
 def test_check_says_before_a_job_what_its_ranks_would_find(adapter, tmp_path):
     done = python("-m", "libddp.torch", "--check")
     assert done.returncode == 0 and str(adapter) in done.stdout, done.stdout + done.stderr
-    done = python("-m", "libddp.torch", "--check", DDP_TORCH_CACHE=str(tmp_path))
+    done = python("-m", "libddp.torch", "--download-nothing", "--check", DDP_TORCH_CACHE=str(tmp_path))
     assert done.returncode == 0 and "will compile the adapter" in done.stdout, done.stdout + done.stderr
     assert not list(tmp_path.glob("*.so"))
     done = python("-m", "libddp.torch", "--check", DDP_TORCH_CACHE=str(tmp_path), CXX="no-such-compiler")
     assert done.returncode == 1 and done.stdout == ""
     (line,) = done.stderr.splitlines()
     assert "there is no compiler no-such-compiler" in line and "without it work" in line
+    done = python("-m", "libddp.torch", "--chekc", DDP_TORCH_CACHE=str(tmp_path))
+    assert done.returncode == 2 and "unrecognized arguments: --chekc" in done.stderr and not list(tmp_path.glob("*.so")), done.stderr
+
+
+def test_one_rank_of_a_job_says_what_to_do_without_a_compiler(tmp_path):
+    program = tmp_path / "program.py"
+    for made in ("dist.init_process_group('ddp')",
+                 "dist.init_process_group('gloo'); import libddp.torch; libddp.torch.DistributedDataParallel(torch.nn.Linear(1, 1))"):
+        program.write_text(f"import torch, torch.distributed as dist\n{made}\n")
+        done = run(BIN / "ddprun", "--nproc-per-node", 3, "--failure-grace", 30, sys.executable, program, CXX="no-such-compiler",
+                   DDP_TORCH_CACHE=str(tmp_path / "cache"))
+        said = [line for line in done.stderr.splitlines() if re.match(r"(\[\w+\]: ?)*libddp\.Unavailable:", line)]
+        assert done.returncode == 1 and len(said) == 3, done.stderr
+        assert sum("without it work" in line for line in said) == 1 and sum("another rank's message" in line for line in said) == 2, said
 
 
 LOADS = "from libddp import _adapter; _adapter.load().stop_tasks(); print('LOADED')"
@@ -323,7 +337,7 @@ os._exit(0)
 """
     done = python("-c", program, **slow_compiler(tmp_path, 0.3))
     assert done.returncode == 0, done.stderr
-    line = "libddp: compiling the adapter for torch .*, once, about a minute \\(python -m libddp.torch does it ahead\\)"
+    line = "libddp: compiling the adapter for torch .* into .*/cache, once, about a minute \\(python -m libddp.torch does it ahead\\)"
     assert len(re.findall(line, done.stderr)) == 1, done.stderr
 
 

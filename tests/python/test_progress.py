@@ -136,6 +136,16 @@ def test_prometheus_gets_whole_memory():
     assert prometheus_memory() == []
 
 
+def test_prometheus_without_memory_is_an_error_of_libddp(monkeypatch):
+    """As under a seccomp filter."""
+    def refuse(*_):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "memfd_create", refuse)
+    with libddp.PrometheusWriter() as writer, pytest.raises(libddp.Unavailable, match="memfd_create: Operation not permitted; .*seccomp"):
+        writer.write({})
+
+
 FAKE = "class SummaryWriter:\n    def __init__(self, folder): print(folder)\n" \
        "    def add_scalar(self, *words): print(*words)\n    def close(self): print('closed')\n"
 USE = "import libddp\nwith libddp.TensorBoardWriter('runs', rank=0) as w: w.write(7, {'loss': 0.5, 'none': None})"

@@ -1,6 +1,7 @@
 """The C++ adapter to the installed PyTorch (libddp/adapter): compiled at its first use, and kept in a folder of the user's.
 
-PyTorch's C++ interface changes with each version, so libddp cannot bring it compiled. Ranks that start at once compile once.
+PyTorch's C++ interface changes with each version; the wheel of scripts/wheel brings it compiled for some releases, by their
+commit. Ranks that start at once compile once.
 DDP_TORCH_CACHE: the folder, instead of $XDG_CACHE_HOME/libddp or ~/.cache/libddp. CXX: the compiler. `python -m libddp.torch`
 compiles it ahead; with --check it says whether there is one, or a compiler.
 """
@@ -26,6 +27,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 import torch
+import torch.distributed as dist
 
 import libddp
 from libddp import _adapter_cache, _adapter_turn, _errors
@@ -60,15 +62,19 @@ def _compiler() -> list[str]:
     return words
 
 
+# Also packaging/wheel/adapters.py's.
+_FLAGS = ("-std=c++20", "-O1", "-g0", "-DNDEBUG", "-fPIC", "-fvisibility=hidden", "-w", "-DTORCH_EXTENSION_NAME=_libddp_torch",
+          "-DTORCH_API_INCLUDE_EXTENSION_H")
+
+
 def _flags() -> list[str]:
     root = Path(torch.__file__).parent
     includes = [root / "include", root / "include" / "torch" / "csrc" / "api" / "include",
                 Path(sysconfig.get_paths()["include"])]
     if not (includes[-1] / "Python.h").exists():
         raise _unusable(f"{includes[-1]}/Python.h is missing", "install Python's headers (python3-dev)")
-    return ["-std=c++20", "-O1", "-g0", "-DNDEBUG", "-fPIC", "-fvisibility=hidden", "-w",
-            f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}", f"-DTORCH_EXTENSION_NAME={_NAME}",
-            "-DTORCH_API_INCLUDE_EXTENSION_H", *(f"-isystem{path}" for path in includes), f"-I{_INCLUDE}"]
+    return [*_FLAGS, f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}",
+            *(f"-isystem{path}" for path in includes), f"-I{_INCLUDE}"]
 
 
 def _libraries() -> list[str]:
@@ -138,7 +144,7 @@ def _provide(cache: AdapterCache, name: str, broken: int | None) -> int:
     if not cache.writable():
         raise _not_writable(cache)
     limit = time.monotonic() + _PATIENCE
-    line = (f"libddp: compiling the adapter for torch {torch.__version__}, once, about a minute "
+    line = (f"libddp: compiling the adapter for torch {torch.__version__} into {cache.path}, once, about a minute "
             "(python -m libddp.torch does it ahead)")
     lock_name = name.removesuffix(".so") + ".lock"
     try:
@@ -180,8 +186,22 @@ def _obtain(broken: int | None = None) -> tuple[int, Path]:
     return _with_cache(lambda cache, name: (_provide(cache, name, broken), cache.path / name))
 
 
+def _ahead() -> tuple[ModuleType, Path] | None:
+    """What the wheel has for this Python and this commit of PyTorch, whose headers are the same in builds with and without CUDA."""
+    release, commit = torch.__version__.partition("+")[0], str(torch.version.git_version)[:10]
+    path = _SOURCE.parent / "ahead" / f"torch-{release}-{commit}.{sysconfig.get_config_var('SOABI')}.so"
+    if not path.exists() or not torch._C._GLIBCXX_USE_CXX11_ABI:
+        return None
+    try:
+        return _imported(str(path)), path
+    except ImportError:  # of a build that differs after all, or from a file system without programs: as without it
+        return None
+
+
 def library() -> Path:
     """The compiled adapter; compiles it if it is missing. Other processes that want the same wait."""
+    if (ahead := _ahead()) is not None:
+        return ahead[1]
     file, path = _obtain()
     os.close(file)
     return path
@@ -189,6 +209,9 @@ def library() -> Path:
 
 def check() -> str:
     """Where the adapter is, or what will compile it; compiles nothing. Raises what a job's ranks would."""
+    if (ahead := _ahead()) is not None:
+        return f"the adapter for torch {torch.__version__} came with libddp: {ahead[1]}"
+
     def look(cache: AdapterCache, name: str) -> str:
         if (file := cache.open_library(name)) is not None:
             os.close(file)
@@ -202,9 +225,7 @@ def check() -> str:
     return _with_cache(look)
 
 
-def _imported(file: int) -> ModuleType:
-    """By the descriptor that was judged, which stays open: the loader knows a library by its name."""
-    path = f"/proc/self/fd/{file}"
+def _imported(path: str) -> ModuleType:
     loader = importlib.machinery.ExtensionFileLoader(_NAME, path)
     spec = importlib.util.spec_from_file_location(_NAME, path, loader=loader)
     assert spec is not None
@@ -228,24 +249,46 @@ def _serve(module: ModuleType) -> None:
                 thread.join(1.0)  # one whose callback waits for what never ends stays
 
 
-def load() -> Any:
-    """The adapter's module."""
+def _compiled() -> tuple[ModuleType, Path]:
+    """By the descriptor that was judged, which stays open: the loader knows a library by its name."""
+    file, path = _obtain()
+    try:
+        return _imported(f"/proc/self/fd/{file}"), path
+    except ImportError:  # of a file system that has lost some of it, or of another system: once more
+        broken = os.fstat(file).st_ino
+        os.close(file)
+    file, path = _obtain(broken)
+    try:
+        return _imported(f"/proc/self/fd/{file}"), path
+    except ImportError as problem:
+        os.close(file)
+        raise _unusable(f"{path}, compiled just now, cannot be loaded ({problem})",
+                        "see whether CXX and PyTorch fit together") from None
+
+
+def _says_it(store: Any) -> bool:
+    """Whether this rank is the job's first without the adapter; without a store of the job's, this host's first rank."""
+    try:
+        if store is None and dist.is_initialized():
+            store = dist.distributed_c10d._get_default_store()
+        if store is not None:
+            return bool(store.add("libddp/no adapter", 1) == 1)
+    except Exception:  # the rank that served it is gone
+        return True
+    return not libddp.initialized() or libddp.world().local_rank == 0
+
+
+def load(store: Any = None) -> Any:
+    """The adapter's module. store: c10d's, by which one rank of those that cannot have it says what to do."""
     global _loaded
     with _loading:
         if _loaded is None:
-            file, path = _obtain()
             try:
-                module = _imported(file)
-            except ImportError:  # of a file system that has lost some of it, or of another system: once more
-                broken = os.fstat(file).st_ino
-                os.close(file)
-                file, path = _obtain(broken)
-                try:
-                    module = _imported(file)
-                except ImportError as problem:
-                    os.close(file)
-                    raise _unusable(f"{path}, compiled just now, cannot be loaded ({problem})",
-                                    "see whether CXX and PyTorch fit together") from None
+                module, path = _ahead() or _compiled()
+            except libddp.Error as problem:
+                if _says_it(store):
+                    raise
+                raise _unusable(problem.cause, "another rank's message says what to do") from None
             assert module.__spec__ is not None and module.__spec__.loader is not None
             module.__spec__.loader.exec_module(module)
             module.__file__ = str(path)

@@ -24,9 +24,9 @@ def _make(store: Any, rank: int, size: int, label: str, ranks: list[int], timeou
     from libddp import _adapter
     # a store may have had a group of this prefix before: init_process_group() after destroy_process_group()
     fresh = PrefixStore(f"libddp/{store.add(f'libddp/{rank}', 1)}/", store)
-    return _adapter.load().make_backend(store=fresh, rank=rank, size=size, label=f"torch.{label}.", own=secrets.token_hex(4),
-                                        global_ranks=ranks, timeout_ms=int(timeout.total_seconds() * 1000), cuda=cuda,
-                                        device=device, secret=_secret(size))
+    return _adapter.load(store).make_backend(store=fresh, rank=rank, size=size, label=f"torch.{label}.", own=secrets.token_hex(4),
+                                             global_ranks=ranks, timeout_ms=int(timeout.total_seconds() * 1000), cuda=cuda,
+                                             device=device, secret=_secret(size))
 
 
 def _secret(size: int) -> bytes:

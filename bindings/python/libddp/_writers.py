@@ -170,7 +170,11 @@ class PrometheusWriter:
         try:
             file = os.memfd_create(_MEMORY, flags | _NOEXEC_SEAL)
         except OSError:
-            file = os.memfd_create(_MEMORY, flags)
+            try:
+                file = os.memfd_create(_MEMORY, flags)
+            except OSError as problem:
+                raise _problem("unavailable", "writing metrics for Prometheus", f"memfd_create: {problem.strerror}",
+                               "see which limit or seccomp filter refuses it, or use another writer") from None
         try:
             with os.fdopen(os.dup(file), "wb") as stream:
                 stream.write(content)

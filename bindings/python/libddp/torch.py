@@ -63,10 +63,14 @@ def _rendezvous(url: str, timeout: datetime.timedelta = _TIMEOUT, **_: Any) -> I
 
 
 if __name__ == "__main__":  # python -m libddp.torch: what `import torch` may have imported already
+    import argparse
     import sys
 
     from libddp import _adapter
-    if sys.argv[1:] != ["--check"]:
+    parser = argparse.ArgumentParser("python -m libddp.torch", description="Compiles the adapter to the installed PyTorch ahead of a job.")
+    parser.add_argument("--check", action="store_true", help="say whether there is one, or a compiler, and compile nothing")
+    parser.add_argument("--download-nothing", action="store_true", help="no effect: libddp never downloads")
+    if not parser.parse_args().check:
         print(_adapter.library())
     else:
         try:

@@ -17,6 +17,7 @@
 #include <fmt/format.h>
 
 #include "base/errors.hpp"
+#include "base/library_thread.hpp"
 
 namespace ddp::base {
 namespace {
@@ -25,6 +26,20 @@ constexpr std::chrono::seconds kKillLimit{5};
 constexpr std::chrono::milliseconds kPauseWithoutPidfd{5};
 
 UniqueFd open_pidfd(pid_t pid) noexcept { return UniqueFd{static_cast<int>(::syscall(SYS_pidfd_open, pid, 0U))}; }
+
+/// In place of a pidfd: a pipe at whose other end a thread waits for the child, which it leaves to be reaped.
+UniqueFd watch_by_thread(pid_t pid) {
+  std::array<int, 2> ends{};
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) throw system_error(fmt::format("watching process {} (pipe2)", pid), errno);
+  UniqueFd watched{ends[0]};
+  start_thread([pid, end = UniqueFd{ends[1]}] {
+    siginfo_t info{};
+    while (::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOWAIT) != 0 && errno == EINTR) {
+    }
+    [[maybe_unused]] const ssize_t written = ::write(end.get(), "", 1);  // which a fork may hold open, too
+  }).detach();
+  return watched;
+}
 
 }  // namespace
 
@@ -44,10 +59,10 @@ int ChildProcess::pidfd() {
   if (!pidfd_) pidfd_ = open_pidfd(pid_);
   if (!pidfd_) {
     const int number = errno;
-    const char* remedy = "";
-    if (number == ENOSYS) remedy = "Linux 5.3 or newer is needed";
-    if (number == EPERM) remedy = "a seccomp filter forbids pidfd_open: allow it, as newer container engines do";
-    throw system_error(fmt::format("watching process {} (pidfd_open)", pid_), number, remedy);
+    if (number != ENOSYS && number != EPERM) {
+      throw system_error(fmt::format("watching process {} (pidfd_open)", pid_), number);
+    }
+    pidfd_ = watch_by_thread(pid_);
   }
   return pidfd_.get();
 }

@@ -38,8 +38,8 @@ class ChildProcess {
   /// Whether it has a process, which may have ended.
   explicit operator bool() const noexcept { return pid_ > 0; }
   pid_t pid() const noexcept { return pid_; }
-  /// Readable once the process has ended. Throws Error(system): pidfd_open(2) needs Linux 5.3, and no filter that
-  /// forbids it.
+  /// Readable once the process has ended. Where there is no pidfd_open(2) (Linux before 5.3, filters of containers), a
+  /// thread waits for it. Throws Error(system).
   int pidfd();
 
   /// How it ended; nothing while it runs, and for an empty object.
@@ -52,7 +52,7 @@ class ChildProcess {
   bool terminate(Deadline deadline) noexcept;
   /// SIGKILL. False where the kernel cannot end it within 5 s (uninterruptible sleep); then it is given up.
   bool kill() noexcept;
-  /// Gives the process up: the caller reaps it. Returns the pidfd. Throws as pidfd().
+  /// Gives the process up: the caller reaps it. Returns pidfd(). Throws as pidfd().
   UniqueFd release();
 
  private:
