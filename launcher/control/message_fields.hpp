@@ -39,7 +39,8 @@ constexpr auto description(const Interface*) {
 constexpr auto description(const Hello*) {
   return describe(
       {"Hello"},
-      fields<&Hello::version, &Hello::run_id, &Hello::host, &Hello::addresses, &Hello::allocation>(kPlainName),
+      fields<&Hello::version, &Hello::run_id, &Hello::host, &Hello::addresses, &Hello::allocation, &Hello::slurm_node>(
+          kPlainName),
       fields<&Hello::order>(kCountOrNone), fields<&Hello::nproc, &Hello::pid>(kCount),
       fields<&Hello::role, &Hello::program, &Hello::interfaces, &Hello::settings>());
 }
@@ -137,7 +138,7 @@ constexpr auto description(const AllocationHello*) {
                   fields<&AllocationHello::pid>(kCount));
 }
 constexpr auto description(const ResizeAsked*) {
-  return describe({"ResizeAsked"}, fields<&ResizeAsked::nodes>(kCount),
+  return describe({"ResizeAsked"}, fields<&ResizeAsked::nodes>(kCount), fields<&ResizeAsked::spares>(kCountOrNone),
                   fields<&ResizeAsked::drain, &ResizeAsked::host>(kPlainName));
 }
 constexpr auto description(const NodesChange*) {

@@ -18,7 +18,7 @@
 namespace ddp::launcher::control {
 
 /// The same on both sides of a connection; it changes with every change of a message.
-inline constexpr int kProtocolVersion = 17;
+inline constexpr int kProtocolVersion = 18;
 
 // ---- agent to coordinator ----------------
 
@@ -47,6 +47,7 @@ struct Hello {
   std::int64_t pid = 0;
   std::vector<Interface> interfaces{};  ///< candidates for the ranks' traffic, best first; may be empty
   std::string allocation{};             ///< Slurm's job, of an agent that a frontend started in it; else empty
+  std::string slurm_node{};             ///< its name there (SLURMD_NODENAME)
   std::vector<std::string> settings{};  ///< as MembershipRules::settings, those that its user has given
   bool operator==(const Hello&) const = default;
 };
@@ -63,6 +64,7 @@ struct AllocationHello {
 /// ddp-info resize, a process of the job's user: other nodes are to take part. The answer is Finish.
 struct ResizeAsked {
   int nodes = 0;        ///< so many; 0: as before
+  int spares = -1;      ///< so many besides; more leave; -1: as before
   std::string drain{};  ///< without this host's; empty: none
   std::string host{};   ///< of the process
   bool operator==(const ResizeAsked&) const = default;

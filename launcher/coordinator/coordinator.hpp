@@ -66,7 +66,9 @@ struct CoordinatorEvents {
   std::function<void(std::int64_t order)> agent_joined = {};  ///< with its control::Hello::order
   std::function<void(bool anew)> input_wanted = {};           ///< by rank 0; anew: on another node than before
   std::function<void(std::int64_t bytes)> input_taken = {};   ///< so much more of it
-  std::function<std::string()> waiting_hint = {};             ///< what to look at while nodes do not come; may be empty
+  /// By a user's wish, it has left for good. @param allocation Slurm's job, to which it belongs @param node its name
+  std::function<void(const std::string& allocation, const std::string& node)> node_freed = {};
+  std::function<std::string()> waiting_hint = {};  ///< what to look at while nodes do not come; may be empty
 };
 
 /// Runs in the caller's event loop: after each turn of it, call time_passed(). Not thread-safe.

@@ -191,6 +191,7 @@ void Coordinator::decide() {
   for (;; decision = membership_.decide(clock_().steady)) {
     if (const auto* leaver = std::get_if<Release>(&decision)) {
       release(leaver->agent, 0, "");
+      if (events_.node_freed && !leaver->slurm_node.empty()) events_.node_freed(leaver->allocation, leaver->slurm_node);
     } else if (std::holds_alternative<Withdraw>(decision)) {
       state_.change_pending = false;
     } else {

@@ -130,12 +130,17 @@ void Coordinator::handle_resize(int link, const control::ResizeAsked& wanted) {
   links_.set_peer(link, fmt::format("ddp-info resize on {}", wanted.host));
   ResizeAnswer answer{.text = fmt::format("run '{}' is over", options_.membership.run_id)};
   if (phase_ < Phase::finishing)
-    answer = wanted.drain.empty() ? membership_.resize(wanted.nodes, links_.peer(link), clock_().steady)
+    answer = wanted.drain.empty() ? membership_.resize({.nodes = wanted.nodes,
+                                                        .spares = wanted.spares,
+                                                        .by = links_.peer(link),
+                                                        .stays = own_link_.value_or(-1)},
+                                                       clock_().steady)
                                   : drain(wanted.drain, links_.peer(link));
-  events_.detail(fmt::format(
-      "{} asked for {}: {}", links_.peer(link),
-      wanted.drain.empty() ? fmt::format("{} nodes", wanted.nodes) : fmt::format("the leave of {}", wanted.drain),
-      answer.text));
+  std::string what = fmt::format("the leave of {}", wanted.drain);
+  if (wanted.drain.empty())
+    what = fmt::format("{} nodes{}", wanted.nodes > 0 ? std::to_string(wanted.nodes) : "as many",
+                       wanted.spares >= 0 ? fmt::format(" and {} spares", wanted.spares) : "");
+  events_.detail(fmt::format("{} asked for {}: {}", links_.peer(link), what, answer.text));
   release(link, answer.taken ? 0 : 1, answer.text);
 }
 

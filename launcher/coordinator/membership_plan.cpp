@@ -91,13 +91,13 @@ std::string MembershipPlan::why_not(const control::Hello& hello) const {
 }
 
 std::string MembershipPlan::why_full() const {
-  const int most = rules_.most_members();
-  if (num_members() < most) return {};
-  const int spares = most - rules_.max_nodes;
-  return fmt::format("the job already has its {} node{}{}", rules_.max_nodes, rules_.max_nodes == 1 ? "" : "s",
-                     spares == rules_.max_nodes && spares > 1 ? " and as many spares"
-                     : spares > 0 ? fmt::format(" and {} spare{}", spares, spares == 1 ? "" : "s")
-                                  : "");
+  if (num_members() < most_members()) return {};
+  const int nodes = most_spares_ ? target_ : rules_.max_nodes;
+  const int spares = most_members() - nodes;
+  return fmt::format("the job already has its {} node{}{}", nodes, nodes == 1 ? "" : "s",
+                     spares == nodes && spares > 1 ? " and as many spares"
+                     : spares > 0                  ? fmt::format(" and {} spare{}", spares, spares == 1 ? "" : "s")
+                                                   : "");
 }
 
 std::string MembershipPlan::why_other_settings(const control::Hello& hello) const {
@@ -121,7 +121,7 @@ bool MembershipPlan::lost(int agent) {
     member = true;
   }
   leaving_.erase(agent);
-  std::erase(released_, agent);
+  std::erase_if(released_, [agent](const Release& each) { return each.agent == agent; });
   if (!enough()) last_call_.reset();
   return member;
 }
@@ -135,43 +135,71 @@ void MembershipPlan::leave(int agent, const std::string& asked_by) {
   const bool wished = !asked_by.empty() || !is_guest(agent);
   if (wished && !leaving_.contains(agent)) goal_ = std::max(goal_ - 1, rules_.min_nodes);
   if (phase_ == Phase::live && !waits) {
-    leaving_.insert(agent);
+    leaving_[agent] = !asked_by.empty();
     if (!asked_by.empty()) asked_by_ = asked_by;
     return;
   }
   if (!waits) left_.push_back(member->hello.host);
-  release_leaver(agent);
+  release_leaver(agent, !asked_by.empty());
 }
 
-void MembershipPlan::release_leaver(int agent) {
+void MembershipPlan::release_leaver(int agent, bool by_wish) {
+  const control::Hello hello = find([agent](const Member& each) { return each.agent == agent; })->hello;
   lost(agent);
-  released_.push_back(agent);
+  released_.push_back(
+      {.agent = agent, .allocation = by_wish ? hello.allocation : "", .slurm_node = by_wish ? hello.slurm_node : ""});
 }
 
-ResizeAnswer MembershipPlan::resize(int nodes, const std::string& by, Time now) {
+ResizeAnswer MembershipPlan::resize(const ResizeWish& wish, Time now) {
   const auto plural = [](std::size_t count, const char* one, const char* more) { return count == 1 ? one : more; };
   if (phase_ == Phase::gathering) return {.text = "the job has not started"};
+  const int nodes = wish.nodes > 0 ? wish.nodes : target_;
   if (nodes < rules_.min_nodes || nodes > rules_.max_nodes)
     return {.text = fmt::format("the job was started with --nnodes={}, so it cannot have {}", rules_.range(), nodes)};
+  if (const int most = rules_.most_members() - nodes; wish.spares > most)
+    return {.text = fmt::format("the job can have {} spare{}, not {}", most, most == 1 ? "" : "s", wish.spares)};
   if (phase_ == Phase::live && !admits_) return {.text = "a rank has ended with success, so the job is about to end"};
-  if (nodes > num_members() && !rules_.open())
+  const int wanted = (wish.nodes > 0 ? nodes : std::min(nodes, num_members())) + std::max(wish.spares, 0);
+  if (wanted > num_members() && !rules_.open())
     return {.text = fmt::format("{} node{} left, and no other can join", num_members(),
                                 plural(static_cast<std::size_t>(num_members()), " is", "s are"))};
   target_ = nodes;
-  goal_ = nodes + rules_.spares;
+  if (wish.spares >= 0) most_spares_ = wish.spares;
+  const std::vector<std::string> leaving = let_surplus_leave(wish);
+  goal_ = nodes + most_spares_.value_or(rules_.spares);
   const std::vector<std::string> parking = to_park();
   const std::vector<std::string> joining = to_join(now);
-  if (announced_ || !parking.empty() || !joining.empty()) asked_by_ = by;
-  if (!parking.empty())
-    return {.taken = true,
-            .text = fmt::format("{} {}", fmt::join(parking, ", "),
-                                plural(parking.size(), "is to wait as a spare", "are to wait as spares"))};
-  std::string text = fmt::format("{} node{} part", num_active(), num_active() == 1 ? " takes" : "s take");
-  if (!joining.empty())
-    text = fmt::format("{} {} to join", fmt::join(joining, ", "), plural(joining.size(), "is", "are"));
-  if (num_active() + static_cast<int>(joining.size()) < nodes)
-    text += fmt::format("; up to {} will, once other nodes have joined", nodes);
-  return {.taken = true, .text = std::move(text)};
+  if (announced_ || !parking.empty() || !joining.empty()) asked_by_ = wish.by;
+  std::vector<std::string> parts;
+  const auto say = [&](const std::vector<std::string>& hosts, const char* one, const char* more) {
+    if (!hosts.empty()) parts.push_back(fmt::format("{} {}", fmt::join(hosts, ", "), plural(hosts.size(), one, more)));
+  };
+  say(leaving, "is to leave", "are to leave");
+  say(parking, "is to wait as a spare", "are to wait as spares");
+  say(joining, "is to join", "are to join");
+  if (parts.empty())
+    parts.push_back(fmt::format("{} node{} part", num_active(), num_active() == 1 ? " takes" : "s take"));
+  if (num_active() - static_cast<int>(leaving_.size()) + static_cast<int>(joining.size()) < nodes)
+    parts.push_back(fmt::format("up to {} will, once other nodes have joined", nodes));
+  return {.taken = true, .text = fmt::format("{}", fmt::join(parts, "; "))};
+}
+
+/// Those that wait go first, the last one before the others; then those of the last slots.
+std::vector<std::string> MembershipPlan::let_surplus_leave(const ResizeWish& wish) {
+  const int surplus = num_members() - static_cast<int>(leaving_.size()) - most_members();
+  if (!most_spares_ || surplus <= 0) return {};
+  std::vector<Member> order{waiting_.rbegin(), waiting_.rend()};
+  for (auto slot = slots_.rbegin(); slot != slots_.rend(); ++slot) {
+    if (*slot && !leaving_.contains((*slot)->agent)) order.push_back(**slot);
+  }
+  std::erase_if(order, [&](const Member& each) { return each.agent == wish.stays; });
+  std::vector<std::string> hosts;
+  for (const Member& each : order) {
+    if (static_cast<int>(hosts.size()) == surplus) break;
+    leave(each.agent, wish.by);
+    hosts.insert(hosts.begin(), each.hello.host);
+  }
+  return hosts;
 }
 
 /// Of the last slots, the number that is too many.
@@ -208,9 +236,9 @@ bool MembershipPlan::will_not_come() {
 
 void MembershipPlan::ended(GenerationEnd end, Time now) {
   phase_ = Phase::between;
-  for (const int agent : std::exchange(leaving_, {})) {
-    left_.push_back(find([agent](const Member& each) { return each.agent == agent; })->hello.host);
-    release_leaver(agent);
+  for (const auto& [agent, by_wish] : std::exchange(leaving_, {})) {
+    left_.push_back(find([agent = agent](const Member& each) { return each.agent == agent; })->hello.host);
+    release_leaver(agent, by_wish);
   }
   park();
   goes_on_ = may_follow(end, now);
@@ -258,19 +286,19 @@ bool MembershipPlan::may_follow(GenerationEnd end, Time now) const {
 
 bool MembershipPlan::may_leave(const std::vector<int>& agents) const {
   if (!rules_.elastic()) return false;
-  std::set<int> leaving = leaving_;
+  std::map<int, bool> leaving = leaving_;
   for (const int agent : agents) {
     if (!has_joined(agent)) return false;
-    leaving.insert(agent);
+    leaving[agent] = true;
   }
   return rules_.replaceable || num_members() - static_cast<int>(leaving.size()) >= rules_.min_nodes;
 }
 
 Decision MembershipPlan::decide(Time now) {
   if (!released_.empty()) {
-    const int agent = released_.back();
+    Release next = std::move(released_.back());
     released_.pop_back();
-    return Release{agent};
+    return next;
   }
   switch (phase_) {
     case Phase::gathering: return decide_gathering(now);
@@ -298,7 +326,8 @@ Decision MembershipPlan::decide_live(Time now) {
   }
   if (!leaves && (announced_ || (!joins && !parks)))
     return WaitUntil{admits_ && room() > 0 ? first_rested(now) : std::nullopt};
-  if (!leaves && !parks) {
+  const bool places_left = num_ready(now) - num_active() < room();  // else more could not take part
+  if (!leaves && !parks && places_left) {
     const Time due = std::min(last_join_ + rules_.scale_up_delay, first_join_.value_or(now) + rules_.scale_up_limit);
     if (now < due) return WaitUntil{Deadline{due}};
   }
@@ -379,7 +408,7 @@ int MembershipPlan::num_members() const { return num_active() + static_cast<int>
 
 int MembershipPlan::missing() const {
   if (!rules_.expands || phase_ == Phase::gathering || (phase_ == Phase::live && !admits_)) return 0;
-  const int wanted = std::min(goal_, target_ + rules_.spares);
+  const int wanted = std::min(goal_, target_ + most_spares_.value_or(rules_.spares));
   return std::max(0, wanted - num_members() + static_cast<int>(leaving_.size()));
 }
 

@@ -90,6 +90,8 @@ struct Withdraw {};
 /// The agent takes no part any more.
 struct Release {
   int agent;
+  std::string allocation{};  ///< whose node is free now by a user's wish; else empty
+  std::string slurm_node{};  ///< the node
 };
 /// Nothing is to be done but to call decide() again after an event, and at `until`.
 struct WaitUntil {
@@ -108,7 +110,13 @@ struct End {
 };
 using Decision = std::variant<WaitUntil, Start, Announce, Withdraw, Release, End>;
 
-/// To a user's wish for another number of nodes.
+/// A user's, for another number of nodes.
+struct ResizeWish {
+  int nodes = 0;    ///< so many are to take part, from the rules' least to their most; 0: as before
+  int spares = -1;  ///< and so many to wait besides, from now on: more leave; -1: as before
+  std::string by;   ///< see RosterChange
+  int stays = -1;   ///< an agent that cannot leave
+};
 struct ResizeAnswer {
   bool taken = false;
   std::string text{};  ///< what follows, or why nothing does
@@ -136,9 +144,9 @@ class MembershipPlan {
   /// A member is to take part in no further generation, where may_leave() says so. Release follows.
   /// @param asked_by see RosterChange
   void leave(int agent, const std::string& asked_by = {});
-  /// @p nodes, from the rules' least to their most, are to take part, from a generation on that follows at once. Those
-  /// of the last slots then wait as spares, before all others. @param by for RosterChange
-  ResizeAnswer resize(int nodes, const std::string& by, Time now);
+  /// From a generation on that follows at once. The nodes of the last slots then wait as spares, before all others;
+  /// where those are too many, the last of them leave.
+  ResizeAnswer resize(const ResizeWish& wish, Time now);
   /// Whether a request for missing() nodes may bring any; it may again once another request is made.
   void expect_more(bool may_come) { more_may_come_ = may_come; }
   /// A rank has ended well, so the job is about to end: whoever comes now waits for a further generation, if there is
@@ -212,7 +220,11 @@ class MembershipPlan {
   std::optional<Deadline> first_rested(Time now) const;
   int num_active() const;
   int num_ready(Time now) const;
-  void release_leaver(int agent);
+  void release_leaver(int agent, bool by_wish);
+  int most_members() const {
+    return most_spares_ ? std::min(target_ + *most_spares_, rules_.most_members()) : rules_.most_members();
+  }
+  std::vector<std::string> let_surplus_leave(const ResizeWish& wish);
   int room() const { return target_ - num_active() + static_cast<int>(leaving_.size()); }
   std::vector<std::string> to_park() const;
   std::vector<std::string> to_join(Time now) const;
@@ -226,14 +238,15 @@ class MembershipPlan {
   Start start(Time now);
 
   MembershipRules rules_;
-  int target_;    ///< so many nodes take part at most
-  int goal_ = 0;  ///< so many members are wanted, spares among them
+  int target_;                      ///< so many nodes take part at most
+  int goal_ = 0;                    ///< so many members are wanted, spares among them
+  std::optional<int> most_spares_;  ///< by a user's wish
   bool more_may_come_ = true;
   Phase phase_ = Phase::gathering;
   std::vector<std::optional<Member>> slots_;  ///< of the last roster; those that it has lost are empty
   std::vector<Member> waiting_;               ///< for the next one, in the order in which they came
-  std::set<int> leaving_;                     ///< agents in slots that the next roster does without
-  std::vector<int> released_;                 ///< agents of which decide() has not said so
+  std::map<int, bool> leaving_;               ///< agents in slots that the next roster does without; by a user's wish
+  std::vector<Release> released_;             ///< of which decide() has not said so
   std::vector<std::string> left_;             ///< hosts, since the last roster
   std::vector<std::string> lost_;             ///< likewise
   std::set<int> parked_;                      ///< agents, likewise

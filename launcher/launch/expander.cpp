@@ -1,12 +1,8 @@
 #include "launch/expander.hpp"
 
-#include <fcntl.h>
 #include <signal.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <cerrno>
 #include <string_view>
 #include <utility>
 
@@ -15,12 +11,9 @@
 
 #include <ddp/error.hpp>
 
-#include "base/errors.hpp"
 #include "base/log.hpp"
 #include "cli/option_values.hpp"
 #include "launch/launcher_process.hpp"
-#include "options/host_list.hpp"
-#include "options/worker_command.hpp"
 
 namespace ddp::launcher {
 namespace {
@@ -38,16 +31,6 @@ void say_of_request(const std::string& text) { base::write_stderr_line(fmt::form
 
 /// "16(x2),8" begins with 16.
 std::string first_number(const std::string& text) { return text.substr(0, text.find_first_not_of("0123456789")); }
-
-/// Of this allocation only; salloc sets its own for its command.
-EnvironmentMap without_allocation(const base::Environment& environment) {
-  EnvironmentMap variables = environment.variables();
-  std::erase_if(variables, [](const auto& variable) {
-    const std::string& name = variable.first;
-    return name.starts_with("SLURM_") && name != "SLURM_CONF" && name != "SLURM_CLUSTER_NAME";
-  });
-  return variables;
-}
 
 }  // namespace
 
@@ -90,18 +73,9 @@ Expander::Expander(stream::EventLoop& loop, const base::Environment& environment
 Expander::~Expander() { end(Deadline::after(kSallocEndPatience)); }
 
 void Expander::end(Deadline deadline) {
-  for (Request& request : requests_) {
-    stop_watching(request);
-    request.process.signal(SIGTERM);
-  }
-  for (Request& request : requests_) request.process.terminate(deadline);
+  for (Request& request : requests_) request.program.signal(SIGTERM);
+  for (Request& request : requests_) request.program.terminate(deadline);
   requests_.clear();
-}
-
-void Expander::stop_watching(Request& request) {
-  if (request.process) loop_.forget(request.process.pidfd());
-  if (request.words) loop_.forget(request.words.get());
-  request.words.reset();
 }
 
 bool Expander::is_due(Time now) const {
@@ -127,7 +101,7 @@ std::optional<Deadline> Expander::next_deadline() const {
 void Expander::time_passed() {
   const auto now = Deadline::Clock::now();
   for (Request& request : requests_) {
-    read_words(request);
+    request.program.read([&](const std::string& line) { take_line(request, line); });
     if (request.stage == Stage::granted && coordinator_.nodes_of(request.job) > 0) {
       request.stage = Stage::came;
       request.since = now;
@@ -139,7 +113,7 @@ void Expander::time_passed() {
   if (given_up_ && missing < *given_up_) given_up_ = missing;
   for (Request& request : requests_) {
     if (missing > 0 || request.stage > Stage::pending || std::exchange(request.cancelled, true)) continue;
-    request.process.signal(SIGTERM);
+    request.program.signal(SIGTERM);
   }
   if (is_due(now)) begin(missing);
 }
@@ -149,64 +123,15 @@ void Expander::begin(int nodes) {
   coordinator_.expect_more_nodes(true);
   Request request{.nodes = nodes};
   try {
-    start(request,
-          {"squeue", "--noheader", "--jobs", environment_.raw("SLURM_JOB_ID").value_or(""), "--format",
-           kAllocationFormat},
-          false);
+    request.program = HeardProgram{loop_,
+                                   environment_,
+                                   {"squeue", "--noheader", "--jobs", environment_.raw("SLURM_JOB_ID").value_or(""),
+                                    "--format", kAllocationFormat},
+                                   Heard::all};
   } catch (const Error& error) {
     return gave_nothing(error.what());
   }
   requests_.push_back(std::move(request));
-}
-
-/// @param for_job it is salloc, whose command writes to ddprun's standard error; squeue's output is its own
-void Expander::start(Request& request, const std::vector<std::string>& words, bool for_job) {
-  const std::string search_path = environment_.raw("PATH").value_or("/bin:/usr/bin");
-  std::string path = find_program(words.front(), search_path);
-  std::vector<std::string> command = words;
-  if (!for_job) {
-    std::string line = "exec";
-    for (const std::string& word : words) line += " " + shell_quoted(word);
-    command = {"sh", "-c", line + " >&2"};
-    path = "/bin/sh";
-  }
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) throw base::system_error("making a pipe", errno, "raise ulimit -n");
-  base::UniqueFd own{ends[0]};
-  const base::UniqueFd theirs{ends[1]};
-  ::fcntl(own.get(), F_SETFL, O_NONBLOCK);
-  const base::UniqueFd none{::open("/dev/null", O_RDONLY | O_CLOEXEC)};
-  if (!none) throw base::system_error("opening /dev/null", errno);
-  request.process = start_launcher({.path = std::move(path),
-                                    .words = std::move(command),
-                                    .environment = without_allocation(environment_),
-                                    .standard_input = none.get(),
-                                    .standard_error = theirs.get(),
-                                    .keeps_error = for_job});
-  request.words = std::move(own);
-  request.text.clear();
-  loop_.watch(request.words.get(), [] {});  // time_passed() reads
-  loop_.watch(request.process.pidfd(), [] {});
-}
-
-void Expander::read_words(Request& request) {
-  std::array<char, 4096> buffer;
-  while (request.words) {
-    const ssize_t size = ::read(request.words.get(), buffer.data(), buffer.size());
-    if (size < 0 && errno == EINTR) continue;
-    if (size < 0 && errno == EAGAIN) break;
-    if (size > 0) {
-      request.text.append(buffer.data(), static_cast<std::size_t>(size));
-      if (request.text.size() > buffer.size()) request.text.erase(0, request.text.size() - buffer.size());
-    } else {
-      loop_.forget(request.words.get());
-      request.words.reset();
-    }
-    for (auto end = request.text.find('\n'); end != std::string::npos; end = request.text.find('\n')) {
-      take_line(request, request.text.substr(0, std::min(end, kMostWordBytes)));
-      request.text.erase(0, end + 1);
-    }
-  }
 }
 
 /// "salloc: Pending job allocation 7", "salloc: Granted job allocation 7", "salloc: error: ...".
@@ -228,10 +153,8 @@ void Expander::take_line(Request& request, const std::string& line) {
 }
 
 bool Expander::settle(Request& request) {
-  const auto end = request.process.end();
+  const auto end = request.program.end([&](const std::string& line) { take_line(request, line); });
   if (!end) return false;
-  read_words(request);
-  stop_watching(request);
   if (request.cancelled) return true;
   if (request.stage == Stage::asking) {
     const std::string facts = end->shell_status() == 0 ? request.last_line : "";
@@ -244,7 +167,7 @@ bool Expander::settle(Request& request) {
     command.insert(command.end(), join.begin(), join.end());
     request.stage = Stage::pending;
     try {
-      start(request, command, true);
+      request.program = HeardProgram{loop_, environment_, std::move(command), Heard::errors};
       return false;
     } catch (const Error& error) {
       gave_nothing(error.what());
@@ -256,7 +179,7 @@ bool Expander::settle(Request& request) {
   } else if (coordinator_.missing_nodes() > 0) {
     const std::string& words = request.error.empty() ? request.last_line : request.error;
     gave_nothing(fmt::format("{}{}", request.job.empty() ? "" : fmt::format("Slurm job {}: ", request.job),
-                             words.empty() ? "salloc said nothing" : cli::printable(words)));
+                             words.empty() ? "salloc said nothing" : cli::printable(words.substr(0, kMostWordBytes))));
   }
   return true;
 }

@@ -10,9 +10,8 @@
 #include <ddp/deadline.hpp>
 
 #include "base/env_table.hpp"
-#include "base/process.hpp"
-#include "base/unique_fd.hpp"
 #include "coordinator/coordinator.hpp"
+#include "launch/heard_program.hpp"
 #include "stream/event_loop.hpp"
 
 namespace ddp::launcher {
@@ -67,10 +66,8 @@ class Expander {
   struct Request {
     Stage stage = Stage::asking;
     int nodes = 0;
-    base::ChildProcess process{};
-    base::UniqueFd words{};
-    std::string text{};  ///< what squeue has said, or salloc of what is not a whole line
-    std::string job{};   ///< Slurm's number
+    HeardProgram program{};
+    std::string job{};  ///< Slurm's number
     std::string last_line{};
     std::string error{};
     bool cancelled = false;  ///< by this object
@@ -78,9 +75,6 @@ class Expander {
   };
 
   void begin(int nodes);
-  void start(Request& request, const std::vector<std::string>& words, bool for_job);
-  void stop_watching(Request& request);
-  void read_words(Request& request);
   void take_line(Request& request, const std::string& line);
   /// @return whether nothing is left of it
   bool settle(Request& request);

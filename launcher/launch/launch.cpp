@@ -20,6 +20,7 @@
 #include "base/files.hpp"
 #include "base/host_name.hpp"
 #include "base/log.hpp"
+#include "base/slurm_step.hpp"
 #include "cli/option_values.hpp"
 #include "control/handshake.hpp"
 #include "coordinator/coordinator.hpp"
@@ -27,6 +28,7 @@
 #include "events/signal_inbox.hpp"
 #include "launch/agent_settings.hpp"
 #include "launch/expander.hpp"
+#include "launch/freed_nodes.hpp"
 #include "launch/host_agents.hpp"
 #include "launch/job_file.hpp"
 #include "launch/job_input.hpp"
@@ -34,6 +36,7 @@
 #include "launch/joining_allocation.hpp"
 #include "launch/launch_role.hpp"
 #include "launch/launcher_process.hpp"
+#include "launch/no_kill.hpp"
 #include "launch/node_order.hpp"
 #include "launch/own_network.hpp"
 #include "launch/rendezvous.hpp"
@@ -170,9 +173,9 @@ class Process {
         say(fmt::format("waiting for the other nodes at {}", fmt::join(rendezvous.listener->addresses(), ", ")));
       const RendezvousPoint point{.addresses = rendezvous.addresses,
                                   .port = rendezvous.port,
-                                  .secret = control::Secret::random(),  // the proof is the user's
+                                  .secret = rendezvous.secret.value_or(control::Secret::random()),
                                   .host = job_->host};
-      lead(std::move(rendezvous.listener), role_.role == LaunchRole::endpoint ? &point : nullptr);
+      lead(std::move(rendezvous.listener), &point);
     } else {
       control::Connection coordinator =
           rendezvous.connect(role_.role == LaunchRole::endpoint ? own_endpoint_remark(host) : "");
@@ -204,6 +207,9 @@ class Process {
       if (hosts_) hosts_->joined(order);
       joined_ = true;
     };
+    events.node_freed = [this](const std::string& allocation, const std::string& node) {
+      if (freed_) freed_->add(allocation, node);
+    };
     events.waiting_hint = [this] { return hosts_ ? hosts_->awaited() : waiting_hint(options_, role_, environment_); };
     if (job_console) write_console(events);
     if (coordination.input) hand_on_input(events);
@@ -219,6 +225,8 @@ class Process {
           agent_step_command(role_.components, own_path(), arguments_, input.tasks, order.nodes),
           agent_step_environment(environment_, *point), input.stream ? input.stream.get() : STDIN_FILENO);
       loop_.watch(srun_->pidfd(), [this] { srun_ended(); });
+      if (role_.elastic()) no_kill_ = std::make_unique<NoKillCheck>(loop_, environment_);
+      if (role_.elastic()) freed_ = std::make_unique<FreedNodes>(loop_, environment_);
       if (role_.expands) expander_ = std::make_unique<Expander>(loop_, environment_, *coordinator_);
     }
     if (listener) coordinator_->listen(std::move(listener));
@@ -262,15 +270,22 @@ class Process {
         AgentSettings settings = settings_for_agents(point.encode(), arguments_, environment_);
         if (const auto phrase = environment_.raw(kPhraseVariable); phrase && role_.role == LaunchRole::endpoint)
           settings.environment.insert_or_assign(kPhraseVariable, *phrase);
-        job_file_.emplace(role_.joinable() ? job_file_path(environment_, environment_.raw("SLURM_JOB_ID").value_or(""))
-                                           : job_file_path(environment_, base::host_name(), ::getpid()),
-                          settings);
+        job_file_.emplace(own_job_file(), settings);
       } catch (const Error& error) {
         if (role_.joinable() || options_.verbose)
           say(fmt::format("warning: nodes of other allocations cannot join, nor can ddp-info resize the job: {}",
                           error.what()));
       }
     };
+  }
+
+  /// By what its user calls the job: Slurm's allocation or step, else this process.
+  std::string own_job_file() const {
+    if (role_.joinable()) return job_file_path(environment_, environment_.raw("SLURM_JOB_ID").value_or(""));
+    const auto step = base::SlurmStep::read(environment_);
+    if (role_.role == LaunchRole::step_agent && role_.engine.empty() && step.kind == base::SlurmStep::Kind::user)
+      return job_file_path(environment_, step.name);
+    return job_file_path(environment_, base::host_name(), ::getpid());
   }
 
   void make_signals() {
@@ -312,6 +327,7 @@ class Process {
             .pid = ::getpid(),
             .interfaces = network_.interfaces,
             .allocation = allocation(),
+            .slurm_node = allocation().empty() ? "" : environment_.raw("SLURMD_NODENAME").value_or(""),
             .settings = role_.role == LaunchRole::endpoint ? options_.given_settings : std::vector<std::string>{}},
         std::move(coordinator), loop_);
   }
@@ -373,11 +389,14 @@ class Process {
       for (const auto& limit :
            {coordinator_ ? coordinator_->next_deadline() : std::nullopt,
             agent_ ? agent_->next_deadline() : std::nullopt, hosts_ ? hosts_->next_deadline() : std::nullopt,
-            input_ ? input_->next_deadline() : std::nullopt, expander_ ? expander_->next_deadline() : std::nullopt}) {
+            input_ ? input_->next_deadline() : std::nullopt, expander_ ? expander_->next_deadline() : std::nullopt,
+            freed_ ? freed_->next_deadline() : std::nullopt}) {
         if (limit) deadline = earlier(deadline, *limit);
       }
       loop_.run_once(deadline);
       if (expander_) expander_->time_passed();
+      if (no_kill_) no_kill_->time_passed();
+      if (freed_) freed_->time_passed();
       if (coordinator_) coordinator_->time_passed();
       if (agent_) agent_->time_passed();
       if (hosts_ && !coordinator_->finished()) hosts_->time_passed();
@@ -385,6 +404,8 @@ class Process {
     }
     job_file_.reset();
     input_.reset();
+    no_kill_.reset();
+    freed_.reset();
     if (expander_) expander_->time_passed();  // none is wanted any more
     if (console_) console_->finish([this](auto... since) { return coordinator_->reader_limit(since...); });
     if (srun_) {
@@ -432,6 +453,8 @@ class Process {
   std::unique_ptr<HostAgents> hosts_;
   std::unique_ptr<Agent> agent_;
   std::unique_ptr<Expander> expander_;
+  std::unique_ptr<NoKillCheck> no_kill_;
+  std::unique_ptr<FreedNodes> freed_;
 };
 
 }  // namespace

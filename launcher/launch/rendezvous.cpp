@@ -281,6 +281,7 @@ Rendezvous meet_in_step(const RoleDecision& role, const base::Environment& envir
     rendezvous.port = point.port;
     rendezvous.host = std::move(point.host);
     rendezvous.provers = control::job_secret_provers(point.secret);
+    rendezvous.secret = point.secret;
     return rendezvous;
   }
   throw Error{{.code = ErrorCode::unavailable,

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,8 @@ struct Rendezvous {
   Deadline deadline;           ///< to reach the coordinator
   /// Of this process where it should lead, but the port is taken; else empty.
   std::string port_taken{};
+  /// Of a job whose agents have one in private; others have only their user's proof.
+  std::optional<control::Secret> secret{};
 
   /// As an agent; says what it waits for where that takes long. Throws like control::connect().
   /// @param remark on why the coordinator is perhaps not reached; may be empty

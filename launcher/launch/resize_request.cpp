@@ -61,7 +61,8 @@ std::string ask_for_resize(const ResizeRequest& request, const base::Environment
     give_up_on(request, error.code(), fmt::format("its ddprun on {} does not answer: {}", point.host, error.cause()),
                error.native(), stale);
   }
-  link->send(control::ResizeAsked{.nodes = request.nodes, .drain = request.drain, .host = base::host_name()});
+  link->send(control::ResizeAsked{
+      .nodes = request.nodes, .spares = request.spares, .drain = request.drain, .host = base::host_name()});
   while (link->open() && base::wait_for(link->fd(), POLLIN, deadline)) {
     for (const control::Message& message : link->receive()) {
       const auto* answer = std::get_if<control::Finish>(&message);

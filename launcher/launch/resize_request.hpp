@@ -12,6 +12,7 @@ namespace ddp::launcher {
 struct ResizeRequest {
   std::string job_file{};
   int nodes = 0;        ///< so many are to take part; 0: as before
+  int spares = -1;      ///< so many are to wait besides; -1: as before
   std::string drain{};  ///< the host whose node is to leave; empty: none
 };
 

@@ -19,6 +19,8 @@ teardown() {
   cluster_jobs_teardown
   "$cluster" run scontrol delete PartitionName=urgent 2>/dev/null || true # of the test of preemption
   "$cluster" run scontrol update PartitionName=main GraceTime=0 || true
+  sed -i '/^SchedulerParameters=/s/,disable_job_shrink//' "$DDP_CLUSTER_DIR/etc/slurm.conf"
+  "$cluster" run scontrol reconfigure || true
 }
 
 # lead OPTION...: a job on two nodes, whose id is then in leader.
@@ -197,9 +199,10 @@ is_idle() { [ "$("$cluster" run sinfo -h -n "$1" -o %T)" = idle ]; }
   clean
 }
 
+resize() { "$cluster" run "$bin/ddp-info" resize "$@"; }
+
 @test "ddp-info resize from another shell: a job's own node waits, takes part again, and leaves" {
   lead --nnodes 1:3
-  resize() { "$cluster" run "$bin/ddp-info" resize "$@"; }
   [ "$(resize "$leader" --nodes 1)" = "n1 is to wait as a spare" ]
   eventually 60 up 1 1
   grep -Eq "^ddprun: n1 waits as a spare, asked by ddp-info resize on [^ ]+; 1 of 2 nodes continues \(generation 1, no restart spent\)$" "$shared/out"
@@ -212,4 +215,66 @@ is_idle() { [ "$("$cluster" run sinfo -h -n "$1" -o %T)" = idle ]; }
   run -1 resize 987654 --nodes 1
   [[ $output == *"ddp-info: asking the nodes of job 987654: "* ]]
   ends_well
+}
+
+says_to_user() { eventually 30 grep -q "^ddprun: $1$" "$shared/out" || { cat "$shared/out"; return 1; }; }
+nodes_of() { "$cluster" run squeue -h -j "$1" -o %N; }
+
+@test "ddp-info resize --spares: Slurm gets nodes of both allocations back, and others have them; a site may forbid it" {
+  lead --nnodes 1:4
+  join 2
+  eventually 60 up 1 4
+  second=$("$cluster" run squeue -h -o %i | grep -vx "$leader")
+  [ "$(resize "$leader" --nodes 3 --spares 0)" = "n3 is to leave" ]
+  eventually 60 up 2 3
+  says_to_user "Slurm has n3 back from job $second"
+  [ "$(nodes_of "$second")" = n2 ]
+  [ "$(resize "$leader" --nodes 1)" = "n1, n2 are to leave" ]
+  eventually 60 up 3 1
+  joined_ends 0
+  says_to_user "Slurm has n1 back from job $leader"
+  [ "$(nodes_of "$leader")" = n0 ]
+  [ "$(timeout 60 "$cluster" run srun -Q -N3 --exclusive hostname | sort | tr '\n' ' ')" = "n1 n2 n3 " ]
+  [ -z "$(find . "$shared" -maxdepth 1 -name 'slurm_job_*_resize.*')" ] # scontrol's, for shells of an allocation
+  ends_well
+  rm "$shared/go"
+  sed -i '/^SchedulerParameters=/s/$/,disable_job_shrink/' "$DDP_CLUSTER_DIR/etc/slurm.conf"
+  "$cluster" run scontrol reconfigure
+  lead --nnodes 1:2
+  [ "$(resize "$leader" --drain n1)" = "n1 is to leave" ]
+  eventually 60 up 1 1
+  says_to_user "n1 is idle in Slurm job $leader, which keeps it: .*"
+  ends_well
+}
+
+@test "ddp-info resize of a step of srun: JOB.STEP; a node waits, and leaves" {
+  SEED=5 start srun -Q --mpi=pmix -N3 --exclusive "$bin/ddprun" --shutdown-timeout 3 --nnodes 1:3 "$shared/worker"
+  eventually 30 has_file
+  step=$(ls "$shared/state/libddp/jobs" | sed 's/^[^.]*[.]//')
+  [[ $step =~ ^[0-9]+[.]0$ ]]
+  [ "$(resize "$step" --nodes 2)" = "n2 is to wait as a spare" ]
+  eventually 60 up 1 2
+  [ "$(resize "$step" --drain n1)" = "n1 is to leave" ]
+  eventually 60 up 2 2
+  [ "$(grep "^UP 2" "$shared/out" | cut -d' ' -f5 | sort | tr '\n' ' ')" = "n0 n2 " ]
+  ends_well
+}
+
+@test "a job that may lose nodes warns where its allocation lacks --no-kill, with what to add" {
+  warned() { grep -c "^ddprun: warning: Slurm ends this $1" "$shared/out" || true; }
+  start salloc -Q -N2 --exclusive "$bin/ddprun" --nnodes 1:2 true
+  finish
+  succeeded
+  [ "$(warned "allocation when one of its nodes fails: give --no-kill to salloc$")" -eq 1 ]
+  for quiet in "--no-kill -N2 $bin/ddprun --nnodes 1:2" "-N2 $bin/ddprun"; do
+    start salloc -Q --exclusive $quiet true
+    finish
+    succeeded
+    [ "$(warned "")" -eq 0 ]
+  done
+  printf '#!/bin/bash\n#SBATCH -N2 --exclusive\n"%s" --nnodes 1:2 "%s"\n' "$bin/ddprun" "$shared/worker" >"$shared/train.sh"
+  "$cluster" run sbatch --output="$shared/out" "$shared/train.sh"
+  eventually 30 grep -q "warning: Slurm ends this job.*: add '#SBATCH --no-kill' to the batch script$" "$shared/out"
+  touch "$shared/go"
+  clean
 }

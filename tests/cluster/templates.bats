@@ -131,6 +131,8 @@ facts='echo "FACTS $RANK $LOCAL_RANK $WORLD_SIZE $(hostname)"'
   finish
   [ "$status" -eq 0 ]
   [ -z "$(ls "$shared/state/libddp/jobs")" ]
+  batch REPLACE=1 PROCS_PER_NODE=1 "$templates/elastic.sbatch" sh -c 'grep -qz "^--replace$" /proc/[0-9]*/cmdline && echo REPLACES'
+  expect_all 2 REPLACES
   rejected "MIN_NODES is 2 and MAX_NODES is 2; no node could come or go" MIN_NODES=2 MAX_NODES=2 "$templates/elastic.sbatch" true
 }
 

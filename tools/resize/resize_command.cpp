@@ -73,25 +73,31 @@ std::string job_file_of(const std::string& job, const base::Environment& environ
 cli::OptionTable resize_table(ResizeOptions& options) {
   cli::OptionTable table{
       {.name = "ddp-info resize",
-       .usage = {"JOB --nodes K", "JOB --drain HOST"},
+       .usage = {"JOB [--nodes K] [--spares N]", "JOB --drain HOST"},
        .description =
            {"Lets a running ddprun job of this user continue on fewer or more nodes, within its --nnodes MIN:MAX. Its "
             "ranks end as for any change of nodes (ddprun --on-resize) and start again; no restart is spent. Surplus "
-            "nodes wait as spares, those of the highest ranks first, and are the first to take part again.",
+            "nodes wait as spares, those of the highest ranks first, and are the first to take part again. Those "
+            "beyond "
+            "--spares leave, and Slurm gets them back.",
             "JOB is Slurm's job, the process id of the ddprun that leads, or the name of the job's file. Prints what "
             "follows, and does not wait for it."},
        .examples = {{"ddp-info resize 17 --nodes 2", "Slurm job 17 continues on two nodes"},
+                    {"ddp-info resize 17 --nodes 2 --spares 0", "and Slurm gets its other nodes back"},
                     {"ddp-info resize 17 --drain n3", "without n3, whose ddprun exits"}},
        .exit_statuses = {{"0", "success"},
                          {"1", "no such job of this user, or it refuses"},
                          {"2", "wrong command line"}},
        .see_also = {}}};
   table.add_help();
-  table.add_value("--drain", "HOST", "The nodes of this host leave the job for good.",
+  table.add_value("--drain", "HOST", "The nodes of this host leave the job for good. Slurm gets them back.",
                   [&](const auto&, const auto& text) { options.drain = text; });
   table.add_value(
       "--nodes", "K", "How many nodes take part, from MIN to MAX.",
       [&](const auto& option, const auto& text) { options.nodes = cli::parse_count(option, text, kMostNodes); });
+  table.add_value(
+      "--spares", "N", "How many nodes wait besides, from now on; more leave the job.",
+      [&](const auto& option, const auto& text) { options.spares = cli::parse_whole(option, text, 0, kMostNodes); });
   return table;
 }
 
@@ -108,8 +114,8 @@ ResizeOptions parse_resize_options(std::span<const std::string> arguments) {
   }
   if (options.job.empty() || options.job.find('/') != std::string::npos)
     cli::reject_words("no job is named", "give Slurm's job or the process id of its ddprun");
-  if ((options.nodes > 0) == !options.drain.empty())
-    cli::reject_words("what to do is not clear", "give either --nodes K or --drain HOST");
+  if ((options.nodes > 0 || options.spares >= 0) == !options.drain.empty())
+    cli::reject_words("what to do is not clear", "give --nodes K, --spares N or both, or --drain HOST");
   return options;
 }
 
@@ -117,8 +123,10 @@ void run_resize(const ResizeOptions& options) {
   if (!options.help.empty()) return write_standard_output(options.help);
   const auto environment = base::Environment::process();
   const Deadline deadline = Deadline::after(kLimit);
-  const launcher::ResizeRequest request{
-      .job_file = job_file_of(options.job, environment, deadline), .nodes = options.nodes, .drain = options.drain};
+  const launcher::ResizeRequest request{.job_file = job_file_of(options.job, environment, deadline),
+                                        .nodes = options.nodes,
+                                        .spares = options.spares,
+                                        .drain = options.drain};
   write_standard_output(launcher::ask_for_resize(request, environment, deadline) + "\n");
 }
 

@@ -11,6 +11,7 @@ namespace ddp::tools::resize {
 struct ResizeOptions {
   std::string job;
   int nodes = 0;        ///< 0: not given
+  int spares = -1;      ///< -1: not given
   std::string drain{};  ///< host; empty: not given
   std::string help{};   ///< what --help prints, if it is given
 };

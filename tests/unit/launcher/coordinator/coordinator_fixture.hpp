@@ -77,6 +77,7 @@ class CoordinatorJob {
   Texts restarts;                                               ///< "attempt 0, restart 1"
   Texts goings;                                                 ///< "generation 1: 1 of 2, with c"
   Texts inputs;                                                 ///< "wanted", "taken 3"
+  Texts freed;                                                  ///< "n1 of 7"
 
   Coordinator& coordinator() { return *coordinator_; }
 
@@ -192,6 +193,9 @@ class CoordinatorJob {
     };
     events.input_wanted = [this](bool anew) { inputs.push_back(anew ? "wanted anew" : "wanted"); };
     events.input_taken = [this](std::int64_t bytes) { inputs.push_back(fmt::format("taken {}", bytes)); };
+    events.node_freed = [this](const std::string& allocation, const std::string& node) {
+      freed.push_back(fmt::format("{} of {}", node, allocation));
+    };
     events.waiting_hint = [] { return std::string("look at b"); };
     coordinator_.emplace(options, loop_, std::move(events), [this] { return now_; });
   }

@@ -113,11 +113,25 @@ class Model {
   }
   void resize() {
     const int nodes = pick(rules_.min_nodes - 1, rules_.max_nodes + 1);
-    const bool known = static_cast<int>(joined_.size()) >= nodes || rules_.open();
-    const bool may = generation_ > 0 && nodes >= rules_.min_nodes && nodes <= rules_.max_nodes && known;
-    const bool taken = plan_.resize(nodes, "a user", now_).taken;
+    if (nodes == 0) return;  // as before
+    const int spares = pick(0, 2) == 0 ? pick(0, 2) : -1;
+    const bool known = static_cast<int>(joined_.size()) >= nodes + std::max(spares, 0) || rules_.open();
+    const bool room = nodes + spares <= rules_.most_members();
+    const bool may = generation_ > 0 && nodes >= rules_.min_nodes && nodes <= rules_.max_nodes && known && room;
+    std::vector<int> order = plan_.waiting();
+    std::reverse(order.begin(), order.end());
+    for (auto agent = roster_.rbegin(); agent != roster_.rend(); ++agent) {
+      const bool waits = std::find(order.begin(), order.end(), *agent) != order.end();
+      if (joined_.contains(*agent) && !leaving_.contains(*agent) && !waits) order.push_back(*agent);
+    }
+    const bool taken = plan_.resize({.nodes = nodes, .spares = spares, .by = "a user"}, now_).taken;
     require(taken == (may && !(live_ && !admits_)), "who asks for a number of nodes gets it within the bounds");
-    if (taken) target_ = nodes;
+    if (!taken) return;
+    target_ = nodes;
+    if (spares >= 0) most_spares_ = spares;
+    if (!most_spares_) return;
+    const int surplus = static_cast<int>(joined_.size() - leaving_.size()) - target_ - *most_spares_;
+    for (int i = 0; i < surplus; ++i) leaving_.insert(order.at(static_cast<std::size_t>(i)));
   }
   void end(GenerationEnd why) {
     if (!live_) return;
@@ -263,8 +277,9 @@ class Model {
   std::set<int> leaving_;
   std::set<int> parked_;  ///< of the last generation
   int target_ = rules_.max_nodes;
-  std::vector<int> roster_;  ///< agents of the last generation, by slot
-  std::map<int, int> ids_;   ///< by agent
+  std::optional<int> most_spares_;  ///< of a wish
+  std::vector<int> roster_;         ///< agents of the last generation, by slot
+  std::map<int, int> ids_;          ///< by agent
   std::map<int, std::string> hosts_;
   std::map<int, Time> rests_until_;                  ///< by agent
   std::map<std::string, std::vector<Time>> losses_;  ///< by host

@@ -583,12 +583,12 @@ TEST(MembershipPlanTest, NodesOfGrowToAndResizeAreMissingButNotThoseThatLeaveByW
   EXPECT_EQ(membership.missing(), 0) << "the job is about to end";
   membership.ended(GenerationEnd::requested, kStart + 100s);
   EXPECT_TRUE(complete(membership, kStart + 100s));
-  EXPECT_TRUE(membership.resize(4, "a user", kStart + 100s).taken);
+  EXPECT_TRUE(membership.resize({.nodes = 4, .by = "a user"}, kStart + 100s).taken);
   EXPECT_EQ(membership.missing(), 2);
   membership.leave('b', "a user");
   membership.leave('b', "a user");
   EXPECT_EQ(membership.missing(), 2) << "3 are wanted now";
-  EXPECT_TRUE(membership.resize(1, "a user", kStart + 100s).taken);
+  EXPECT_TRUE(membership.resize({.nodes = 1, .by = "a user"}, kStart + 100s).taken);
   EXPECT_EQ(membership.missing(), 0);
 }
 

@@ -1,0 +1,47 @@
+// When ddprun warns that Slurm will end the allocation with its first lost node.
+#include "launch/no_kill.hpp"
+
+namespace ddp::launcher {
+namespace {
+
+const std::string kBatchJob = "JobId=7 JobName=train UserId=me(1) BatchFlag=1 Reboot=0";
+constexpr const char* kAdd = "add '#SBATCH --no-kill' to the batch script";
+
+TEST(NoKill, SallocsOptionsAreThoseBeforeItsCommand) {
+  for (const char* option : {"--no-kill", "-k", "--no-k", "-Qk"})
+    EXPECT_EQ(warning_of_salloc({"salloc", "-N2", option, "/opt/bin/ddprun", "train"}), "") << option;
+  for (const char* option : {"-N2", "--no-kill=off", "--kill-command", "-pkey"})
+    EXPECT_THAT(warning_of_salloc({"salloc", option, "ddprun", "-k", "--no-kill"}),
+                HasSubstr("give --no-kill to salloc"))
+        << option;
+  EXPECT_EQ(warning_of_salloc({"salloc", "-k", "-N2"}), "") << "a shell";
+}
+
+TEST(NoKill, ABatchScriptsLinesSayIt) {
+  EXPECT_EQ(warning_of_sbatch({kBatchJob, "#!/bin/bash", "#SBATCH -N2 --no-kill  # nodes fail", "ddprun"}), "");
+  EXPECT_EQ(warning_of_sbatch({kBatchJob, "#!/bin/bash", "#SBATCH -k", "ddprun"}), "");
+  for (const char* line : {"#SBATCH -N2", "##SBATCH --no-kill", "#SBATCH -N2 # not --no-kill", "echo -k"}) {
+    const std::string text = warning_of_sbatch({kBatchJob, "#!/bin/bash", line, "ddprun"});
+    EXPECT_THAT(text, HasSubstr(kAdd)) << line;
+    EXPECT_THAT(text, HasSubstr("unless sbatch was given --no-kill")) << "it may have been, for all Slurm 22.05 says";
+  }
+}
+
+TEST(NoKill, TheSubmitLineOfNewSlurmsSaysIt) {
+  EXPECT_EQ(warning_of_sbatch({kBatchJob + " SubmitLine=sbatch --no-kill train.sh", "#!/bin/bash", "ddprun"}), "");
+  const std::string text = warning_of_sbatch({kBatchJob + " SubmitLine=sbatch train.sh", "#!/bin/bash", "ddprun"});
+  EXPECT_THAT(text, AllOf(HasSubstr(kAdd), Not(HasSubstr("unless"))));
+}
+
+TEST(NoKill, WhatIsNotKnownIsNoWarning) {
+  const std::string wrap = "# This script was created by sbatch --wrap.";
+  EXPECT_EQ(warning_of_sbatch({}), "");
+  EXPECT_EQ(warning_of_sbatch({"slurm_load_jobs error: Invalid job id specified"}), "");
+  EXPECT_EQ(warning_of_sbatch({"JobId=7 BatchFlag=0 Reboot=0"}), "") << "a salloc elsewhere";
+  EXPECT_EQ(warning_of_sbatch({kBatchJob, "#!/bin/sh", wrap, "ddprun"}), "");
+  EXPECT_THAT(warning_of_sbatch({kBatchJob + " SubmitLine=sbatch --wrap ddprun", "#!/bin/sh", wrap, "ddprun"}),
+              HasSubstr("give --no-kill to sbatch"));
+}
+
+}  // namespace
+}  // namespace ddp::launcher
