@@ -41,7 +41,7 @@ std::string file_text(const std::string& path) {
   return {std::istreambuf_iterator<char>{file}, std::istreambuf_iterator<char>{}};
 }
 
-/// Of the salloc above this process, whose command it is or started; nothing: none is visible.
+/// The words of the salloc above this process, whose command it is or started; nothing: none is visible.
 std::optional<std::vector<std::string>> salloc_above() {
   for (pid_t pid = ::getppid(); pid > 1;) {
     const std::string stat = file_text(fmt::format("/proc/{}/stat", pid));  // "7 (salloc) S 6 ..."
