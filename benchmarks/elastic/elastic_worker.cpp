@@ -41,11 +41,9 @@ void mark(std::int64_t token, int rank, int world_size) {
 }
 
 void train() {
-  // Where torchrun's agents serve no store, rank 0 has to, as torch's would. It is another one after each start,
-  // whatever their counts of restarts, which differ once one has joined late.
+  // Where torchrun's agents serve no store, rank 0 has to, as torch's would.
   std::optional<ddp::store_server::StoreServer> store;
   if (variable("TORCHELASTIC_USE_AGENT_STORE") == "False") {
-    setenv("TORCHELASTIC_RESTART_COUNT", "0", 1);
     const auto port = static_cast<std::uint16_t>(std::stoi(variable("MASTER_PORT")));
     if (variable("RANK") == "0") store.emplace(ddp::store_server::StoreServerOptions{.port = port});
   }

@@ -68,10 +68,12 @@ void connect_torchrun(JobConnection& connection, Deadline deadline, std::string_
   connection.local_rank = facts.local_rank;
   connection.node_rank = facts.node_rank;
   connection.single_node = facts.num_nodes == 1;
+  // A store that no agent serves is new in each start, and agents that have joined late count restarts anew.
+  const int restarts = facts.agent_serves_store ? facts.restart_count : 0;
   try {
     connection.store =
         std::make_unique<kvs::TcpStoreClient>(facts.master_address, facts.master_port, facts.rank, facts.world_size,
-                                              fmt::format("{}/{}", store_name, facts.restart_count), deadline);
+                                              fmt::format("{}/{}", store_name, restarts), deadline);
   } catch (const Error& error) {
     if (facts.agent_serves_store) throw;
     // Without an agent, torch.distributed lets rank 0 serve the store itself.
