@@ -317,6 +317,22 @@ def test_torchrun_meets_by_the_launcher(tmp_path):
     assert sorted(re.findall("RANK .*", done.stdout)) == [f"RANK {rank} {rank // 2} torchrun 15" for rank in range(4)]
 
 
+def test_ranks_whose_store_no_agent_serves_may_differ_in_restarts(tmp_path):
+    """torchrun's agents that join late count from 0; a store of rank 0's is new after each start."""
+    distributed = pytest.importorskip("torch.distributed", reason="torch is not installed")
+    (tmp_path / "rank.py").write_text(TORCHRUN_RANK)
+    store = distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    kept = {name: value for name, value in os.environ.items() if not OUTSIDE.match(name)}
+    common = {"PYTHONPATH": str(SITE), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "WORLD_SIZE": "2",
+              "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "GROUP_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "late",
+              "TORCHELASTIC_USE_AGENT_STORE": "False", "TORCHELASTIC_MAX_RESTARTS": "9", "DDP_INIT_TIMEOUT": "60"}
+    ranks = [subprocess.Popen([sys.executable, tmp_path / "rank.py"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                              env={**kept, **common, "RANK": str(rank), "GROUP_RANK": str(rank), "TORCHELASTIC_RESTART_COUNT": restarts})
+             for rank, restarts in enumerate("20")]
+    said = [each.communicate(timeout=PATIENCE)[0] for each in ranks]
+    assert said == [f"RANK {rank} {rank} torchrun 3\n" for rank in range(2)], said
+
+
 TORCHRUN_RESTARTED = """
 import datetime, os, sys, time
 import torch, torch.distributed as dist
