@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares averages by a parameter server over libddp's groups, over torch RPC, and by all_reduce; and what a metric costs. Prints Markdown.
+"""Compares averages by a parameter server over libddp's groups, over torch RPC, by all_reduce, and none; and what a metric costs. Prints Markdown.
 
     training.py BIN [--rounds N]      BIN: the folder of ddprun; the package: scripts/python-package
 """
@@ -31,8 +31,17 @@ print(json.dumps(found))
 """
 
 
+def no_average(state, bucket):
+    """A hook: what is left of a batch is the program's own."""
+    import torch
+    future = torch.futures.Future()
+    future.set_result(bucket.buffer())
+    return future
+
+
 def run(*words):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "build" / "python" / "site"), "OMP_NUM_THREADS": "1"}
+    paths = f"{ROOT / 'build' / 'python' / 'site'}:{Path(__file__).parent}"
+    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
     python = os.environ.get("DDP_TORCH_PYTHON", sys.executable)
     done = subprocess.run([python, *map(str, words)], capture_output=True, text=True, timeout=3600, env=environment)
     if done.returncode:
@@ -46,17 +55,24 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     from spread import Ratio, Spread, table
-    times = {GROUP: [], RPC: [], ALL_REDUCE: []}
+    times, alone = {GROUP: [], RPC: [], ALL_REDUCE: []}, []
     with tempfile.TemporaryDirectory() as folder:
+        def measured(*words):
+            run("-m", "libddp.training.benchmark", *words, "--epochs", 3, "--json", Path(folder, "t.json"))
+            return {title: tables["all trainer"][METRIC]["p50"] for title, tables in json.loads(Path(folder, "t.json").read_text()).items()}
         for _ in range(options.rounds):
-            run("-m", "libddp.training.benchmark", "--compare", ",".join(times), "--epochs", 3, "--json", Path(folder, "t.json"))
-            for title, tables in json.loads(Path(folder, "t.json").read_text()).items():
-                times[title].append(tables["all trainer"][METRIC]["p50"])
+            for title, seconds in measured("--compare", ",".join(times)).items():
+                times[title].append(seconds)
+            alone += measured("--experiment", ALL_REDUCE, "--ddp-hook", "training:no_average").values()
+    averaging = {title: [each - own for each, own in zip(found, alone)] for title, found in times.items()}
     rows = [[words, "ms", Spread(times[ours]).scaled(1e3, 1), Spread(times[theirs]).scaled(1e3, 1), str(Ratio(times[ours], times[theirs])), target]
             for ours, theirs, words, target in ((GROUP, RPC, "a batch by a server: over libddp's group; over torch RPC", "0.3"),
                                                 (GROUP, ALL_REDUCE, 'the same; by allreduce_hook on "ddp"', "2.5"))]
+    rows.append(["a batch less one without averages: libddp's group; torch RPC", "ms", Spread(averaging[GROUP]).scaled(1e3, 1),
+                 Spread(averaging[RPC]).scaled(1e3, 1), str(Ratio(averaging[GROUP], averaging[RPC])), ""])
     print("DummyModel, 9.4 million parameters, 2 trainers, 1 server, batches of 8 samples, CPU; medians of a round's batches.\n")
     print(table(["", "unit", "the server's", "the other's", "ratio", "target"], rows) + "\n")
+    print(f"A batch without averages took {Spread(alone).scaled(1e3, 1)} ms, {Ratio(alone, times[RPC])} of one by torch RPC.\n")
     cost = Spread(json.loads(run("-c", METRIC_COST)))
     print(f"record_start and record_end of one metric on the processor, {cost.scaled(1e6, 2)} us of processor time (target 1.5).")
 

@@ -6,7 +6,9 @@
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 
+#include "base/process.hpp"
 #include "base/unique_fd.hpp"
 #include "multiproc/shm_processes.hpp"
 #include "support/forbid.hpp"
@@ -188,6 +190,59 @@ TEST_F(ShmProcesses, TransfersEndWithTheirPeer) {
   });
   expect_success(0);
   expect_success(1);
+}
+
+/// Whether the kernel lets this process read that one's memory.
+bool may_read(pid_t other, void* address) {
+  char byte = 0;
+  iovec here{&byte, 1};
+  iovec there{address, 1};
+  return ::process_vm_readv(other, &here, 1, &there, 1, 0) == 1;
+}
+
+/// A message is taken out of the memory of a sender that does nothing; a sender that dies meanwhile is named.
+TEST_F(ShmProcesses, MessagesAreReadFromTheirSendersUntilItDies) {
+  start([&](int rank) {
+    if (rank == 2) return;
+    const auto backend = connected(0, {0, 1}, rank);
+    counter(3 + static_cast<std::size_t>(rank)) = ::getpid();
+    std::vector<float> values(std::size_t{1} << 20U, rank == 0 ? 3.0F : 0.0F);
+    Operation operation;
+    operation.kind = rank == 0 ? OperationKind::send : OperationKind::recv;
+    operation.root = 1 - rank;
+    operation.count = values.size();
+    operation.input = operation.output = values;
+    if (rank == 0) {
+      Request& first = backend->init({&operation, 1}, testing::soon());
+      Request& second = backend->init({&operation, 1}, testing::soon());
+      first.post();
+      second.post();
+      EXPECT_EQ(first.poll(), Outcome::running);  // both are announced
+      ++counter(1);
+      wait_until([&] { return counter(2) == 1; });
+      return fall(SIGKILL);
+    }
+    wait_until([&] { return counter(1) == 1; });
+    const base::ProcessNumber sender{.pid = counter(3), .space = base::own_process().space};
+    const bool reads = may_read(sender.pid, table_);
+    if (reads) {
+      EXPECT_EQ(run(*backend, operation).outcome, Outcome::ok);
+      EXPECT_EQ(values, std::vector<float>(values.size(), 3.0F));
+      std::fill(values.begin(), values.end(), 0.0F);
+    }
+    Request& request = backend->init({&operation, 1}, testing::soon());
+    request.post();
+    EXPECT_EQ(request.poll(), Outcome::running);
+    EXPECT_EQ(values.front() == 3.0F, reads) << "a part, at once";
+    ++counter(2);
+    wait_until([&] { return base::life_of(sender) == base::ProcessLife::gone; });
+    wait_until([&] { return request.poll() != Outcome::running; });
+    EXPECT_EQ(request.poll(), Outcome::peers_failed) << to_string(request.poll());
+    EXPECT_EQ(request.failure().ranks, std::vector<int>{0}) << request.failure().cause;
+    request.release();
+  });
+  expect_success(1);
+  expect_success(2);
 }
 
 /// What a rank has shown before its end still counts, also after a regular exit.
@@ -517,6 +572,18 @@ TEST_F(ShmLimits, NothingThatContainersForbidIsNeeded) {
     for (std::uint64_t i = 1; i <= 20; ++i) {
       ASSERT_EQ(all_reduce(*backend, i % 2 == 0 ? 100 : 200'000, i, testing::soon()).outcome, Outcome::ok);
     }
+    if (rank != 1) {
+      std::vector<float> values(500'000, rank == 0 ? 3.0F : 0.0F);
+      Operation message;
+      message.kind = rank == 0 ? OperationKind::send : OperationKind::recv;
+      message.root = 2 - rank;
+      message.count = values.size();
+      message.input = message.output = values;
+      EXPECT_EQ(run(*backend, message).outcome, Outcome::ok);
+      EXPECT_EQ(values, std::vector<float>(values.size(), 3.0F));
+      ++counter(1);
+    }
+    wait_until([&] { return counter(1) == 2; });
     if (rank == 1) fall(SIGKILL);
     const Ended ended = all_reduce(*backend, 100, 21, testing::soon());
     EXPECT_EQ(ended.outcome, Outcome::peers_failed);

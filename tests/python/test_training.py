@@ -3,7 +3,9 @@
 import csv
 import json
 import re
+import shutil
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +15,7 @@ from test_libddp_torch import BIN, ROOT, SITE, adapter, python, run  # noqa: E40
 JOB = ROOT / "tests" / "support" / "training_job.py"
 PARTS = ROOT / "tests" / "support" / "training_parts_job.py"
 ALONE = ["metrics_api", "measured_methods", "jumping_clocks", "bounded_metrics", "cuda_metrics", "workload", "averages", "wrong_gradients", "no_memory"]
-THREE = ["training_by_group", "uneven_data", "reduced_metrics", "raising_steps", "wrong_trainers", "silent_server", "training_by_rpc"]
+THREE = ["training_by_group", "uneven_data", "reduced_metrics", "raising_steps", "wrong_trainers", "spoilt_servers", "silent_server", "training_by_rpc"]
 
 
 def test_metrics_and_servers_in_one_process():
@@ -50,6 +52,9 @@ def test_a_dead_or_stopped_rank_is_named_on_the_others(adapter, check, survivors
 
 def benchmark(*arguments, **variables):
     return run(sys.executable, "-m", "libddp.training.benchmark", *arguments, **variables)
+
+
+NO_CUDA = shutil.which("nvidia-smi") is None and not Path("/dev/nvidia0").exists()
 
 
 # not in the order of the model's arguments
@@ -97,11 +102,12 @@ def test_the_benchmark_prints_upstreams_tables(adapter, tmp_path):
 def test_the_benchmark_plots_bars(adapter, tmp_path):
     pytest.importorskip("matplotlib", reason="matplotlib is not installed")
     folder, file = configurations(tmp_path), tmp_path / "a b.svg"
-    done = benchmark("--compare", "ddp_allreduce,ddp_cpu_rpc", "--config_dir", folder, "--batch_size=20", "--epochs", 1, "--plot", file)
+    done = benchmark("--compare", "ddp_allreduce,ddp_cpu_rpc", "--config_dir", folder, "--batch_size=20", "--epochs", 1, "--plot", file,
+                     "--backend=CPU:gloo")  # as torch takes it
     assert done.returncode == 0, done.stdout + done.stderr
     text = file.read_text()
     assert text.startswith("<?xml")
-    for word in ("batch_level_metric,batch_all", "hook_future_metric,rpc_dense", "ddp_cpu_rpc@group", "ddp_allreduce", "standard deviation"):
+    for word in ("batch_level_metric,batch_all", "hook_future_metric,gloo_dense_allreduce", "hook_future_metric,rpc_dense", "ddp_cpu_rpc@group", "ddp_allreduce", "standard deviation"):
         assert word in text, word
     program = ("import sys\nfrom libddp.training import MetricsLogger\nfrom libddp.training.benchmark import plot\nlogger = MetricsLogger(0)\n"
                "with logger.measure('part'):\n    pass\nplot.write(sys.argv[1], {'alone': logger.statistics()})\n")
@@ -135,6 +141,13 @@ WRONG = [(["--experiment", "ddp_gpu_rpc"], "unknown experiment 'ddp_gpu_rpc'; ex
          (["--data-config-path", "BROKEN"], "configurations of "),
          (["--data-config-path", "UNKNOWN"], "configuration DummyData: unknown keys samples; DummyData knows max_val,"),
          (["--backend", "mpi"], "backends are ddp, gloo, nccl and multi"),
+         (["--backend", "cpu:gloo,cuda:mpi"], "backends are ddp, gloo, nccl and multi"),
+         (["--backend", "cpu:gloo,cpu:ddp"], "it is not DEVICE:BACKEND for cpu, cuda or both"),
+         (["--backend", "gloo,cuda:nccl"], "it is not DEVICE:BACKEND"),
+         (["--backend", "cpu:nccl,cuda:nccl"], "NCCL has no CPU tensors"),
+         (["--backend", "cuda:nccl"], "has none for cpu, where the trainers' gradients are"),
+         (["--experiment=ddp_gloo_nccl_allreduce", "--backend=cpu:gloo"], "has none for cuda"),
+         *[(["--backend", given], "NCCL needs a CUDA device, and this machine has none") for given in ("cpu:gloo,cuda:nccl", "multi") if NO_CUDA],
          (["--csv", "/nowhere/t.csv"], "its folder does not exist"),
          (["--plot", "t.pdf"], "--plot t.pdf: give a name that ends in .svg or .png"),
          (["--plot", "t.svg"], "--plot t.svg: matplotlib is not installed; pip install matplotlib"),

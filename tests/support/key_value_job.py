@@ -429,8 +429,8 @@ def failing(world, act, kind, *words, ranks, timeout=PATIENCE):
         expected = dict(network().named_parameters())
         assert server.version == 0 and all(torch.equal(value, expected[key]) for key, value in server.parameters.items())
     else:
-        connection = training.KeyValueConnection(group, timeout)
-        error = refused(kind, lambda: act(connection), *words)
+        # the other may be named while this one still connects
+        error = refused(kind, lambda: act(training.KeyValueConnection(group, timeout)), *words)
     assert error.ranks == ranks, error
     assert time.monotonic() - began < timeout + 60
     libddp.world().process_group().barrier().wait()

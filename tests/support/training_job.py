@@ -20,7 +20,7 @@ import libddp
 import torch
 import torch.distributed as dist
 from libddp import training
-from libddp.training import rpc_server
+from libddp.training import group_server, rpc_server
 
 CHECKS = {}
 SERVERS = training.AverageParameterServer, training.AverageBatchParameterServer
@@ -214,12 +214,12 @@ def raising_steps(rank, size):
         assert {name: len(values) for name, values in trainer.get_metrics().items()} == {"batch_level_metric,batch_all": 1, "forward_metric,forward_pass": 1}
 
 
-def failing_group(world, act, kind, *words, ranks, timeout=SHORT):
+def failing_group(world, act, kind, *words, ranks, timeout=SHORT, server=training.AverageParameterServer):
     """act(connection) in trainers must raise this, which the server gets, too."""
     group = world.exchange()
     began = time.monotonic()
     if world.serves:
-        error = refused(kind, lambda: training.serve(world.server(timeout=timeout), group), *words)
+        error = refused(kind, lambda: training.serve(world.server(server, timeout), group), *words)
     else:
         error = refused(kind, lambda: act(training.GroupServer(group, timeout)), *words)
     assert set(error.ranks) <= set(ranks) and error.ranks, error
@@ -277,6 +277,45 @@ def wrong_trainers(rank, size):
     failing_group(world, older, libddp.InvalidArgument, "bucket 0 of batch 4 of trainer 1", ranks=(1,), timeout=PATIENCE)
 
 
+class Full(training.AverageBatchParameterServer):
+    """Has no memory left for a second gradient."""
+
+    def process_gradient(self, gradient, param_loc, trainer):
+        if self._waiting:
+            torch.empty(1 << 60)  # raises as PyTorch does
+        super().process_gradient(gradient, param_loc, trainer)
+
+
+@check
+def spoilt_servers(rank, size):
+    """A gradient with NaN, a server without memory for an average and one without memory for a gradient: each is named on all ranks."""
+    world = World.of(rank, size)
+
+    def finite(*given, **named):
+        return training.AverageParameterServer(*given, **named, check_finite=True)
+
+    def with_nan(connection):
+        sent(connection, (1, 0, torch.full((50_000,), math.nan if rank == 1 else 1.0)))
+
+    failing_group(world, with_nan, libddp.InvalidArgument, "50000 of 50000 values are not finite", ranks=(1,), timeout=PATIENCE, server=finite)
+
+    def whole(connection):
+        sent(connection, (1, 0, torch.ones(50_000)))
+
+    failing_group(world, whole, libddp.SystemFailure, "averaging bucket 0 of batch 1", ranks=(size - 1,), timeout=PATIENCE, server=Full)
+    group = world.exchange()
+    if world.serves:
+        made, group_server.torch.empty = torch.empty, lambda *given, **named: made(1 << 60)
+        try:
+            refused(RuntimeError, lambda: training.serve(world.server(), group), "memory")
+        finally:
+            torch.empty = made
+    else:
+        error = refused(libddp.SystemFailure, lambda: whole(training.GroupServer(group, PATIENCE)), "serving trainers", "memory")
+        assert error.ranks == (size - 1,), error
+    libddp.world().process_group().barrier().wait()
+
+
 @check
 def silent_server(rank, size):
     """A server that does not answer is named."""
@@ -329,9 +368,9 @@ def train_until_failure(world, victim):
         connection = training.GroupServer(group, PATIENCE)
         for batch in itertools.count(1):
             if batch == 3 and world.rank == victim:
-                connection.average_gradient(batch, 0, torch.ones(100_000))
+                connection.average_gradient(batch, 0, torch.ones(2_000_000))
                 os.kill(os.getpid(), signal.SIGKILL)
-            sent(connection, (batch, 0, torch.ones(100_000)), (batch, 1, torch.ones(10)))
+            sent(connection, (batch, 0, torch.ones(2_000_000)), (batch, 1, torch.ones(10)))
 
     error = refused(libddp.PeerLost, forever)
     assert victim in error.ranks and time.monotonic() - began < PATIENCE, error

@@ -5,11 +5,9 @@
 Prints "CHECKED <name>" after each check that held; what does not hold is an exception.
 """
 
-import collections
 import itertools
 import json
 import math
-import statistics
 import sys
 import threading
 import time
@@ -134,21 +132,21 @@ def jumping_clocks():
 
 @check
 def bounded_metrics():
-    """100,000 records keep the exact moments, a sample, and no more memory than 10,000; so do unfinished ones."""
-    ticks = itertools.count(0, 1000)
+    """A million records keep the exact moments, a sample, and no more memory than 10,000; so do unfinished ones."""
+    count, ticks = 1_000_000, itertools.count(0, 1000)
     clock, metrics_module._now = metrics_module._now, lambda: next(ticks) ** 2
     try:
         logger = training.MetricsLogger(0)
-        for number in range(100_000):
+        for number in range(count):
             logger.record_start("many", number, "all")
             logger.record_end("many", number)
     finally:
         metrics_module._now = clock
-    took = [((2 * number + 1) ** 2 - (2 * number) ** 2) / 1e3 for number in range(100_000)]
+    took = torch.arange(count, dtype=torch.float64).mul_(4).add_(1).div_(1e3)  # (2 n + 1)^2 - (2 n)^2
     found = logger.statistics()["many,all"]
-    assert (found.count, found.min, found.max) == (100_000, took[0], took[-1])
-    assert math.isclose(found.mean, statistics.fmean(took), rel_tol=1e-9) and math.isclose(found.stdev, statistics.stdev(took), rel_tol=1e-9)
-    assert abs(found.p50 / took[50_000] - 1) < 0.05 and abs(found.p99 / took[99_000] - 1) < 0.02, found
+    assert (found.count, found.min, found.max) == (count, took[0], took[-1])
+    assert math.isclose(found.mean, took.mean(), rel_tol=1e-9) and math.isclose(found.stdev, took.std(), rel_tol=1e-9)
+    assert abs(found.p50 / took[count // 2] - 1) < 0.05 and abs(found.p99 / took[count * 99 // 100] - 1) < 0.02, found
     assert len(logger.get_processed_metrics()["many,all"]) == 10_000
     assert sum(map(len, logger.get_metrics().values())) <= 20_000
     for number in range(30_000):
@@ -159,47 +157,96 @@ def bounded_metrics():
     assert "30000 metrics have not ended" in str(said[0].message) and len(logger.get_metrics()["open"]) <= 10_000
 
 
-class Event:
-    """A double of torch.cuda.Event on a stream that takes 2 ms for what lies between two events."""
+class Stream:
+    """A double of a CUDA stream that takes 2 ms for what lies between two events."""
 
-    made, reached, position = 0, 0, 0
+    def __init__(self):
+        self.position, self.reached = 0, 0
+
+
+class Event:
+    """A double of torch.cuda.Event."""
+
+    made, queried, stream = 0, 0, None
 
     def __init__(self, enable_timing):
         assert enable_timing
         Event.made += 1
 
-    def record(self):
-        Event.position += 1
-        self.at = Event.position
+    def record(self, stream):
+        stream.position += 1
+        self.stream, self.at = stream, stream.position
 
     def query(self):
-        return self.at <= Event.reached
+        Event.queried += 1
+        return self.at <= self.stream.reached
 
     def synchronize(self):
-        Event.reached = max(Event.reached, self.at)
+        self.stream.reached = max(self.stream.reached, self.at)
 
     def elapsed_time(self, other):
-        assert self.query() and other.query()
+        if self.at > self.stream.reached or other.at > other.stream.reached:
+            raise RuntimeError("CUDA error: device not ready")
         return 2.0 * (other.at - self.at)
+
+
+class Cuda:
+    """A double of torch.cuda."""
+
+    Event = Event
+
+    def __init__(self):
+        self.stream, self.asked = Stream(), 0
+
+    def handle(self):
+        return id(self.stream)
+
+    def current_stream(self):
+        self.asked += 1
+        return self.stream
 
 
 @check
 def cuda_metrics():
-    """On a double: seconds beside the processor's seconds, events used again, nothing waited for before it is asked for."""
-    logger = training.MetricsLogger(0, "cuda:0", _cuda=collections.namedtuple("Cuda", "Event")(Event))
-    for number in range(5):
-        logger.record_start("backward_metric", number, "backward")
-        logger.record_end("backward_metric", number)
+    """On a double: seconds beside the processor's seconds, events used again, nothing waited for before it is asked for, a query for
+    dozens of metrics, and none mistaken where two streams take turns and one is behind."""
+    cuda = Cuda()
+    logger = training.MetricsLogger(0, "cuda:0", _cuda=cuda)
+
+    def measured(first, last, reach=True):
+        for number in range(first, last):
+            logger.record_start("backward_metric", number, "backward")
+            logger.record_end("backward_metric", number)
+            if reach:
+                cuda.stream.reached = cuda.stream.position
+
+    measured(0, 5, reach=False)
     logger.record_start("host", 0, "on the processor", cuda=False)
     logger.record_end("host", 0)
-    assert Event.reached == 0 and Event.made == 10 and logger.get_metrics()["backward_metric"][0].seconds is None
+    assert cuda.stream.reached == 0 and Event.made == 10 and logger.get_metrics()["backward_metric"][0].seconds is None
     assert logger.get_processed_metrics()["backward_metric,backward"] == [0.002] * 5
-    for number in range(5, 5000):
-        logger.record_start("backward_metric", number, "backward")
-        logger.record_end("backward_metric", number)
-        Event.reached = Event.position
+    Event.queried = 0
+    measured(5, 5000)
     assert Event.made <= 2 * 512, "they are used again"
+    assert Event.queried <= 5000 // 64 and cuda.asked == 1, (Event.queried, cuda.asked)
     assert logger.get_processed_metrics()["backward_metric,backward"] == [0.002] * 5000
+    logger.clear_metrics()
+    late, cuda.stream = cuda.stream, Stream()
+    fast = cuda.stream
+    for number in range(0, 2000, 2):
+        cuda.stream = late
+        measured(number, number + 1, reach=False)
+        cuda.stream = fast
+        measured(number + 1, number + 2)
+    assert logger.get_metrics()["backward_metric"][1].seconds is None, "it is behind one that the device has not reached"
+    cuda.stream = late
+    logger.record_start("across", 0, "two streams")
+    cuda.stream = fast
+    logger.record_end("across", 0)
+    fast.reached = fast.position
+    assert logger.get_metrics()["across"][0].seconds is None
+    assert logger.get_processed_metrics()["backward_metric,backward"] == [0.002] * 2000
+    assert late.reached == late.position
 
 
 @check

@@ -6,9 +6,10 @@ first ranks of a group, the trainers the others. A receive of each trainer's nex
 
 from __future__ import annotations
 
+import itertools
 import pickle
+import select
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ import torch
 
 import libddp
 from libddp import _errors
+from libddp._core import CompletionQueue
 
 from .parameter_server import problem
 
@@ -27,32 +29,7 @@ DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int
           torch.complex64, torch.complex128)
 FOREVER = 10 * 365 * 24 * 3600.0  # a trainer may compute as long as it likes before its first gradient of a batch
 _SLACK = 2.0  # seconds, beside a quarter of the timeout, by which a trainer waits longer than the server, which knows the late trainer
-# Between two looks at operations, in seconds: of large messages each look moves a part; then, if nothing moves, up to the longest.
-_SHORTEST, _LONGEST, _GROWTH, _PATIENCE = 30e-6, 2e-3, 1.05, 0.25
-
-
-class Looks:
-    """Pauses between looks: short ones while messages may be under way."""
-
-    def __init__(self) -> None:
-        self.moved()
-
-    def moved(self) -> None:
-        self._pause, self._until = _SHORTEST, time.monotonic() + _PATIENCE
-
-    def pause(self) -> None:
-        time.sleep(self._pause)
-        if time.monotonic() > self._until:
-            self._pause = min(self._pause * _GROWTH, _LONGEST)
-
-
-def finish(work: libddp.Work) -> None:
-    """Waits for an operation, and raises its error. Looking at it carries it on; threads that wait otherwise use up their share of a
-    busy processor, and are then late for each part of a large message."""
-    looks = Looks()
-    while not work.done():
-        looks.pause()
-    work.wait()
+_LOOK_MS = 50  # between a server's looks at what does not end with an operation
 
 
 class Connection:
@@ -130,26 +107,28 @@ class Serving:
         raise NotImplementedError
 
     def _serve(self, peers: Sequence[Iterator[libddp.Work]]) -> None:
-        """Continues each one's messages when what it waits for has ended; see finish() for why it looks."""
-        waiting = [(peer, next(peer)) for peer in peers]
-        looks = Looks()
+        """Continues each one's messages when what it waits for has ended. Meanwhile libddp's own thread moves the other peers' messages."""
+        ended, numbers = CompletionQueue(), itertools.count()
+        poller = select.poll()
+        poller.register(ended.fileno(), select.POLLIN)
+        waiting: dict[int, tuple[Iterator[libddp.Work], libddp.Work]] = {}
+
+        def follow(peer: Iterator[libddp.Work]) -> None:
+            work = next(peer, None)
+            if work is not None:
+                number = next(numbers)
+                waiting[number] = peer, work
+                ended.watch(work, number)
+
+        for peer in peers:
+            follow(peer)
         while waiting:
-            moved = False
-            for place, (peer, work) in reversed(list(enumerate(waiting))):
-                if not work.done():
-                    continue
-                moved = True
+            poller.poll(_LOOK_MS)
+            for number in ended.take():
+                peer, work = waiting.pop(number)
                 work.wait()
-                following = next(peer, None)
-                if following is None:
-                    del waiting[place]
-                else:
-                    waiting[place] = peer, following
+                follow(peer)
             self._look()
-            if moved:
-                looks.moved()
-            else:
-                looks.pause()
 
     def _end(self, error: _errors.Error) -> None:
         """Ends the group on all ranks, from any thread; the first failure stays. Returns when that is done."""

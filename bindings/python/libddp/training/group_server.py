@@ -16,7 +16,7 @@ import torch
 import libddp
 from libddp import _errors
 
-from .group_messages import ANSWER_TAG, DTYPES, HEADER, OWN, Connection, Serving, finish
+from .group_messages import ANSWER_TAG, DTYPES, HEADER, OWN, Connection, Serving
 from .key_value_group import KeyValueServing
 from .key_value_server import KeyValueParameterServer
 from .parameter_server import AverageParameterServer, problem
@@ -88,7 +88,7 @@ class GroupServer(Connection):
 
         def taken() -> torch.Tensor:
             if work is not None:
-                finish(work)
+                work.wait()
             return gradient.copy_(memory) if memory.data_ptr() != gradient.data_ptr() else gradient
         self._answers.put(lambda: _settle(future, taken))
 
@@ -106,13 +106,13 @@ class GroupServer(Connection):
             return
 
         def taken() -> torch.Tensor:
-            finish(work)
+            work.wait()
             count = int(size)
             mixed = torch.empty((indices.shape[0], count), dtype=torch.int64), values.new_empty((count, *values.shape[1:]))
             works = [self._receive(each, _tag(bucket, 2 + place))
                      for place, each in enumerate(mixed) if each.numel()]
             for each in works:
-                finish(each)
+                each.wait()
             return torch.sparse_coo_tensor(*mixed, whole.shape, is_coalesced=True, check_invariants=False).to(gradient.device)
         self._answers.put(lambda: _settle(future, taken))
 

@@ -14,7 +14,7 @@ import torch
 import libddp
 
 from . import exact_sums
-from .group_messages import ANSWER_TAG, DTYPES, FOREVER, OWN, PAYLOAD_TAG, Connection, Serving, finish
+from .group_messages import ANSWER_TAG, DTYPES, FOREVER, OWN, PAYLOAD_TAG, Connection, Serving
 from .key_value_server import KeyValueParameterServer, Unit, shard_of
 from .parameter_server import problem
 
@@ -99,7 +99,7 @@ class KeyValueConnection(Connection):
             description = _encoded(names)
             self._send([_PULL, description.numel(), latest], description, server=server)
         for work in works:
-            finish(work)
+            work.wait()
         found: dict[str, torch.Tensor] = {}
         versions = []
         for server, names in own.items():

@@ -9,6 +9,8 @@ constexpr std::size_t kEagerBytes = 8 * 1024;
 /// What one rank keeps for another at most, of messages whose receives are not posted.
 constexpr std::size_t kKeptBytes = 64 * 1024;
 constexpr std::size_t kTransferBytes = 256 * 1024;
+/// Read from another rank's memory at once: some 100 us.
+constexpr std::size_t kReadBytes = 512 * 1024;
 
 std::size_t bytes_of(const Operation& operation) { return operation.count * size_of(operation.dtype); }
 /// What a message takes at the receiver, so that many empty ones are limited, too.
@@ -16,13 +18,18 @@ std::size_t kept_bytes(std::size_t bytes) { return bytes + sizeof(RecordHeader);
 
 }  // namespace
 
-PeerTransfers::PeerTransfers(const SegmentView& view, int rank, int peer, std::uint64_t first, Doorbell& bell)
-    : in_(view, peer, rank, first), out_(view, rank, peer, first), bell_(bell) {}
+PeerTransfers::PeerTransfers(const SegmentView& view, int rank, int peer, std::uint64_t first, Doorbell& bell,
+                             bool reads)
+    : in_(view, peer, rank, first),
+      out_(view, rank, peer, first),
+      bell_(bell),
+      memory_(view.control(rank), view.control(peer)),
+      reads_(reads) {}
 
 void PeerTransfers::post(const Operation& operation, std::size_t& unfinished) {
   if (!queues_) queues_ = std::make_unique<Queues>();
   ++posted_;
-  const Transfer transfer{&operation, &unfinished, 0};
+  const Transfer transfer{&operation, &unfinished};
   if (operation.kind == OperationKind::send) {
     queues_->to_send.push_back(transfer);
     return;
@@ -39,7 +46,7 @@ void PeerTransfers::post(const Operation& operation, std::size_t& unfinished) {
     bell_.changed();
     finish(transfer);
   } else {
-    match(transfer, arrival->header);
+    match(transfer, arrival->header, arrival->from);
   }
   queues_->arrivals.erase(arrival);
 }
@@ -51,8 +58,9 @@ void PeerTransfers::finish(const Transfer& transfer) {
 
 bool PeerTransfers::advance() {
   const bool received = take_records();
+  const bool read = read_messages();
   const bool sent = send_records();
-  return received || sent;
+  return received || read || sent;
 }
 
 bool PeerTransfers::take_records() {
@@ -70,10 +78,15 @@ bool PeerTransfers::take_records() {
 void PeerTransfers::take(const RecordHeader& header) {
   const auto of_this_id = [&](const Transfer& transfer) { return transfer.id == header.id; };
   switch (header.kind) {
+    case RecordKind::taken:
     case RecordKind::request: {
       const auto found = std::find_if(queues_->announced.begin(), queues_->announced.end(), of_this_id);
       if (found == queues_->announced.end()) return;
-      queues_->asked_for.push_back(*found);
+      if (header.kind == RecordKind::taken) {
+        finish(*found);
+      } else {
+        queues_->asked_for.push_back(*found);
+      }
       queues_->announced.erase(found);
       return;
     }
@@ -93,14 +106,16 @@ void PeerTransfers::take(const RecordHeader& header) {
     case RecordKind::eager:
     case RecordKind::announce: break;
   }
+  std::uint64_t from = 0;
+  if (header.kind == RecordKind::announce) in_.read(&from, sizeof from);
   const auto receive = std::find_if(queues_->to_receive.begin(), queues_->to_receive.end(),
                                     [&](const Transfer& transfer) { return transfer.operation->tag == header.tag; });
   if (receive != queues_->to_receive.end()) {
     const Transfer matched = *receive;
     queues_->to_receive.erase(receive);
-    return match(matched, header);
+    return match(matched, header, from);
   }
-  Arrival arrival{header, {}};
+  Arrival arrival{header, from};
   if (header.kind == RecordKind::eager) {
     arrival.data.resize(header.bytes);
     in_.read(arrival.data.data(), header.bytes);
@@ -108,7 +123,7 @@ void PeerTransfers::take(const RecordHeader& header) {
   queues_->arrivals.push_back(std::move(arrival));
 }
 
-void PeerTransfers::match(Transfer receive, const RecordHeader& header) {
+void PeerTransfers::match(Transfer receive, const RecordHeader& header, std::uint64_t from) {
   if (header.fingerprint != receive.operation->fingerprint()) return refuse(*receive.operation, header);
   if (header.kind == RecordKind::eager) {
     in_.read(receive.operation->output.data(), header.bytes);
@@ -116,8 +131,42 @@ void PeerTransfers::match(Transfer receive, const RecordHeader& header) {
     return finish(receive);
   }
   receive.id = header.id;
-  queues_->receiving.push_back(receive);
-  queues_->to_ask.push_back(header.id);
+  receive.from = from;
+  queues_->reading.push_back(receive);
+}
+
+/// The sender's memory is its own again once it knows that a message was taken.
+bool PeerTransfers::read_messages() {
+  if (queues_->reading.empty()) return false;
+  if (!reads_) {
+    ask_instead();
+    return true;
+  }
+  Transfer& receive = queues_->reading.front();
+  const std::size_t left = bytes_of(*receive.operation) - receive.moved;
+  if (left != 0) {
+    const std::size_t part = std::min(left, kReadBytes);
+    auto* const to = static_cast<std::byte*>(receive.operation->output.data()) + receive.moved;
+    reads_ = memory_.read(to, receive.from + receive.moved, part);
+    if (!reads_) return true;
+    receive.moved += part;
+    if (part < left) return true;
+  }
+  if (out_.room() == 0) return left != 0;
+  out_.put({.kind = RecordKind::taken, .tag = 0, .fingerprint = 0, .bytes = 0, .id = receive.id}, nullptr, 0);
+  bell_.changed();
+  finish(receive);
+  queues_->reading.pop_front();
+  return true;
+}
+
+void PeerTransfers::ask_instead() {
+  for (Transfer& receive : queues_->reading) {
+    receive.moved = 0;
+    queues_->to_ask.push_back(receive.id);
+    queues_->receiving.push_back(receive);
+  }
+  queues_->reading.clear();
 }
 
 void PeerTransfers::refuse(const Operation& receive, const RecordHeader& header) {
@@ -133,8 +182,8 @@ bool PeerTransfers::waits(const Operation& operation) const {
   const auto has = [&](const std::deque<Transfer>& list) {
     return std::any_of(list.begin(), list.end(), [&](const Transfer& one) { return one.operation == &operation; });
   };
-  return queues_ && (has(queues_->to_receive) || has(queues_->receiving) || has(queues_->to_send) ||
-                     has(queues_->announced) || has(queues_->asked_for));
+  return queues_ && (has(queues_->to_receive) || has(queues_->reading) || has(queues_->receiving) ||
+                     has(queues_->to_send) || has(queues_->announced) || has(queues_->asked_for));
 }
 
 bool PeerTransfers::send_records() {
@@ -169,7 +218,8 @@ bool PeerTransfers::send_records() {
       if (room == 0) break;
       send.id = header.id = ++next_id_;
       header.kind = RecordKind::announce;
-      put(header, nullptr, 0);
+      const auto from = reinterpret_cast<std::uintptr_t>(send.operation->input.data());
+      put(header, reinterpret_cast<const std::byte*>(&from), sizeof from);
       queues_->announced.push_back(send);
     }
     queues_->to_send.pop_front();

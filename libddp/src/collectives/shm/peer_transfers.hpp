@@ -1,6 +1,6 @@
 // Sends and receives between this rank and one other. A message matches the first receive posted with its tag. Small
-// ones go at once and wait at the receiver, up to a limit; the others are announced, asked for by the receive that
-// they match, and come in pieces.
+// ones go at once and wait at the receiver, up to a limit; the others are announced. The receive that such a one
+// matches copies it out of the sender's memory, or where it cannot, asks for it, and it comes in pieces.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +13,7 @@
 #include <ddp/operation.hpp>
 #include <ddp/tensor_view.hpp>
 
+#include "collectives/shm/peer_memory.hpp"
 #include "collectives/shm/segment_layout.hpp"
 #include "collectives/shm/step_board.hpp"
 
@@ -23,7 +24,8 @@ namespace ddp::collectives::shm {
 
 enum class RecordKind : std::uint16_t {
   eager,     ///< a whole message
-  announce,  ///< a message that waits until it is asked for
+  announce,  ///< a message that waits until it is taken or asked for: its address
+  taken,     ///< a message of the reader was copied out of its memory
   request,   ///< asks for a message of the reader
   piece,     ///< of a message that was asked for
 };
@@ -130,14 +132,15 @@ class RingReader {
 
 class PeerTransfers {
  public:
-  /// @p first: where the positions in the rings begin. Before any other rank uses the segment.
-  PeerTransfers(const SegmentView& view, int rank, int peer, std::uint64_t first, Doorbell& bell);
+  /// @p first: where the positions in the rings begin. Before any other rank uses the segment. @p reads: whether it
+  /// tries to read the peer's memory.
+  PeerTransfers(const SegmentView& view, int rank, int peer, std::uint64_t first, Doorbell& bell, bool reads);
 
   /// @p unfinished: decremented when the memory of @p operation is not used any more.
   void post(const Operation& operation, std::size_t& unfinished);
   /// Whether anything is posted and not over.
   bool busy() const { return posted_ != 0; }
-  /// While busy(): continues for some 50 us at most; whether anything moved.
+  /// While busy(): continues for some 50 us, or a part of a message; whether anything moved.
   bool advance();
   /// Whether a message met a receive of another size or type; for good.
   bool mismatch() const { return mismatch_; }
@@ -150,30 +153,35 @@ class PeerTransfers {
   struct Transfer {
     const Operation* operation;
     std::size_t* unfinished;
-    std::uint64_t id;       ///< of an announced message
-    std::size_t moved = 0;  ///< bytes
+    std::uint64_t id = 0;    ///< of an announced message
+    std::uint64_t from = 0;  ///< where the sender has it
+    std::size_t moved = 0;   ///< bytes
   };
   /// What came before its receive.
   struct Arrival {
     RecordHeader header;
-    Bytes data;  ///< of an eager message
+    std::uint64_t from = 0;  ///< of an announced message
+    Bytes data{};            ///< of an eager message
   };
 
-  /// Made by the first post: each of the seven takes memory at once, and most pairs of ranks never send messages.
+  /// Made by the first post: each of the eight takes memory at once, and most pairs of ranks never send messages.
   struct Queues {
     std::deque<Transfer> to_send;      ///< in posting order
     std::deque<Transfer> announced;    ///< the peer knows of them
     std::deque<Transfer> asked_for;    ///< they go in pieces
     std::deque<std::uint64_t> to_ask;  ///< ids
     std::deque<Transfer> to_receive;   ///< in posting order
+    std::deque<Transfer> reading;      ///< out of the peer's memory
     std::deque<Transfer> receiving;    ///< in pieces
     std::deque<Arrival> arrivals;
   };
 
   bool take_records();
   void take(const RecordHeader& header);
-  void match(Transfer receive, const RecordHeader& header);
+  void match(Transfer receive, const RecordHeader& header, std::uint64_t from);
   void refuse(const Operation& receive, const RecordHeader& header);
+  bool read_messages();
+  void ask_instead();
   bool send_records();
   bool send_pieces();
   void finish(const Transfer& transfer);
@@ -181,6 +189,8 @@ class PeerTransfers {
   RingReader in_;
   RingWriter out_;
   Doorbell& bell_;
+  PeerMemory memory_;
+  bool reads_;
   std::size_t posted_ = 0;
   bool mismatch_ = false;
   std::optional<UnfitMessage> unfit_;

@@ -69,6 +69,10 @@ struct RankControl {
   std::atomic<std::uint64_t> changes;              ///< counts this rank's changes that others wait for
   alignas(kLine) std::atomic<RankState> state;
   std::uint64_t process;  ///< identifies the process, before state is ready
+  /// Where the process keeps that number, for PeerMemory.
+  std::uint64_t process_at;
+  /// Set before the memory of messages that this rank has announced can be used for something else.
+  std::atomic<std::uint32_t> withdrawn;
   // The same for /proc: base::ProcessNumber.
   std::int64_t pid;
   std::uint64_t pid_space;

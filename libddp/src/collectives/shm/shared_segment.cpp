@@ -16,6 +16,7 @@
 
 #include "base/errors.hpp"
 #include "base/process.hpp"
+#include "collectives/shm/peer_memory.hpp"
 
 namespace ddp::collectives::shm {
 namespace {
@@ -135,7 +136,7 @@ bool SharedSegment::abandoned(int rank) const noexcept {
   return ::fcntl(file_.get(), F_GETLK, &lock) == 0 && lock.l_type == F_UNLCK;
 }
 
-std::uint64_t process_number() {
+const std::uint64_t& process_number() {
   static std::mutex mutex;
   static pid_t owner = 0;
   static std::uint64_t number = 0;
@@ -153,12 +154,14 @@ void LifeWatch::announce() {
   own.pid = number.pid;
   own.pid_space = number.space;
   own.process = process_number();
+  own.process_at = reinterpret_cast<std::uintptr_t>(&process_number());
   own.state.store(RankState::ready, std::memory_order_release);
 }
 
 void LifeWatch::withdraw(RankState state) noexcept {
   RankControl& own = segment_.view().control(rank_);
   if (own.process != process_number() || own.state.load() != RankState::ready) return;
+  PeerMemory::withdraw(own);
   own.state.store(state, std::memory_order_seq_cst);
 }
 

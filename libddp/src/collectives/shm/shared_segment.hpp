@@ -45,8 +45,8 @@ class SharedSegment {
   std::byte* base_ = nullptr;
 };
 
-/// A number that no other process has; forked children have another.
-std::uint64_t process_number();
+/// A number that no other process has; forked children have another. It stays where it is.
+const std::uint64_t& process_number();
 
 // ---- Which ranks of a group are gone: their processes have ended, or they have closed the group while nothing had
 // failed.

@@ -134,7 +134,7 @@ void ShmBackend::connect(const std::vector<Bytes>& addresses, Deadline deadline)
                  .cause = fmt::format("{} ranks are more than {}", parsed.size(), kMaxRanks)}};
   }
   const auto prepare = [&](SharedSegment segment, std::uint64_t first_step) {
-    group_ = std::make_unique<ShmGroup>(std::move(segment), config_.rank, first_step, settings_.hook);
+    group_ = std::make_unique<ShmGroup>(std::move(segment), config_.rank, first_step, settings_);
   };
   try {
     meet({endpoint_, parsed, config_.rank, settings_.first_step, settings_.hook, prepare}, deadline);
@@ -342,6 +342,7 @@ void ShmBackend::follow_verdict() {
 }
 
 void ShmBackend::end_all(Outcome outcome, Failure failure) {
+  PeerMemory::withdraw(group_->segment.view().control(config_.rank));
   if (!failed_ || outcome == Outcome::aborted) failed_.emplace(outcome, std::move(failure));
   for (ShmRequest* const request : collectives_) request->outcome_ = failed_->first;
   for (ShmRequest* const request : transfers_) request->outcome_ = failed_->first;

@@ -26,6 +26,7 @@ std::unique_ptr<Backend> create(const BackendConfig& config, Endpoint endpoint);
 struct Settings {
   std::uint64_t first_step = 0;  ///< of the leader: where step numbers begin
   PhaseHook hook{};
+  bool reads = true;  ///< whether it tries to read other ranks' memory
 };
 std::unique_ptr<Backend> create(const BackendConfig& config, Endpoint endpoint, const Settings& settings);
 
@@ -33,17 +34,17 @@ std::unique_ptr<Backend> create(const BackendConfig& config, Endpoint endpoint, 
 
 struct ShmGroup {
   /// Before other ranks use the segment.
-  ShmGroup(SharedSegment shared, int rank, std::uint64_t first_step, PhaseHook hook)
+  ShmGroup(SharedSegment shared, int rank, std::uint64_t first_step, const Settings& settings)
       : segment(std::move(shared)),
         share(segment.view().layout().region_bytes()),
         bell(segment.view(), rank),
         verdict(segment.view(), rank),
         watch(segment, rank),
         board(segment.view(), rank, first_step, bell),
-        run(board, first_step, hook) {
+        run(board, first_step, settings.hook) {
     for (int peer = 0; peer < segment.view().layout().ranks(); ++peer) {
-      transfers.emplace_back(segment.view(), rank, peer, first_step / sizeof(RecordHeader) * sizeof(RecordHeader),
-                             bell);
+      transfers.emplace_back(segment.view(), rank, peer, first_step / sizeof(RecordHeader) * sizeof(RecordHeader), bell,
+                             settings.reads);
     }
     watch.announce();
   }

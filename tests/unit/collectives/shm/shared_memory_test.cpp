@@ -3,6 +3,7 @@
 #include "collectives/shm/collective_run.hpp"
 #include "collectives/shm/peer_transfers.hpp"
 #include "collectives/shm/segment_layout.hpp"
+#include "collectives/shm/shared_segment.hpp"
 #include "collectives/shm/shm_backend.hpp"
 #include "collectives/shm/step_board.hpp"
 #include "unit/collectives/backend_transfer_contract.hpp"
@@ -172,13 +173,49 @@ TEST(Doorbell, NoChangeIsLost) {
   });
 }
 
-TEST(PeerTransfers, MessagesOfAllSizesInTheSmallestRing) {
+/// For example of a process that has got the PID of a rank that is gone.
+TEST(PeerMemory, OnlyWhatIsTheRanksIsTaken) {
+  const Memory memory({2, SegmentLayout::smallest_region(2)});
+  RankControl& peer = memory.view().control(1);
+  const PeerMemory reader(memory.view().control(0), peer);
+  const std::vector<int> there{1, 2, 3};
+  const auto from = reinterpret_cast<std::uintptr_t>(there.data());
+  std::vector<int> here(3);
+  const auto reads = [&] { return reader.read(here.data(), from, sizeof(int) * 3); };
+  peer.pid = ::getpid();
+  peer.process = process_number();
+  peer.process_at = reinterpret_cast<std::uintptr_t>(&process_number());
+  ASSERT_TRUE(reads());
+  EXPECT_EQ(here, there);
+  peer.process = process_number() + 1;
+  EXPECT_FALSE(reads()) << "another process";
+  peer.process = process_number();
+  peer.pid_space = 1;
+  EXPECT_FALSE(reads()) << "another PID namespace";
+  peer.pid_space = 0;
+  EXPECT_FALSE(reader.read(here.data(), 1, sizeof(int) * 3)) << "there is nothing";
+  ASSERT_TRUE(reads());
+  PeerMemory::withdraw(peer);
+  EXPECT_FALSE(reads()) << "withdrawn";
+}
+
+/// In pieces, and out of the sender's memory.
+class TransferWays : public ::testing::TestWithParam<bool> {};
+
+TEST_P(TransferWays, MessagesOfAllSizesInTheSmallestRing) {
   const SegmentLayout layout(2, SegmentLayout::smallest_region(2));
   ASSERT_LE(layout.ring_bytes(), 4096U);
   const Memory memory(layout);
   constexpr std::uint64_t kFirst = std::uint64_t{0} - 320;  // positions wrap
   Rank ranks[]{{memory.view(), 0, 0}, {memory.view(), 1, 0}};
-  PeerTransfers ends[]{{memory.view(), 0, 1, kFirst, ranks[0].bell}, {memory.view(), 1, 0, kFirst, ranks[1].bell}};
+  for (const int number : {0, 1}) {  // as LifeWatch does
+    RankControl& control = memory.view().control(number);
+    control.pid = ::getpid();
+    control.process = process_number();
+    control.process_at = reinterpret_cast<std::uintptr_t>(&process_number());
+  }
+  PeerTransfers ends[]{{memory.view(), 0, 1, kFirst, ranks[0].bell, GetParam()},
+                       {memory.view(), 1, 0, kFirst, ranks[1].bell, GetParam()}};
   on_all(2, [&](int number) {
     PeerTransfers& end = ends[number];
     for (std::uint32_t round = 0; round < 60; ++round) {
@@ -213,6 +250,8 @@ TEST(PeerTransfers, MessagesOfAllSizesInTheSmallestRing) {
   });
 }
 
+INSTANTIATE_TEST_SUITE_P(PeerTransfers, TransferWays, ::testing::Bool());
+
 TEST(SegmentLayout, PartsDoNotOverlapAndFillTheRegion) {
   for (const int ranks : {1, 2, 3, 8, 64, kMaxRanks}) {
     for (const std::size_t extra : {0, 4, 60, 300}) {
@@ -243,6 +282,11 @@ namespace {
 
 std::unique_ptr<Backend> plain(const BackendConfig& config) { return shm::create(config); }
 
+/// As where the kernel forbids ranks to read each other's memory.
+std::unique_ptr<Backend> unread(const BackendConfig& config) {
+  return shm::create(config, shm::Endpoint{}, {.reads = false});
+}
+
 /// Step numbers and ring positions pass @p wrap.
 std::function<std::unique_ptr<Backend>(const BackendConfig&)> starting_at(std::uint64_t first_step) {
   return [=](const BackendConfig& config) { return shm::create(config, shm::Endpoint{}, {.first_step = first_step}); };
@@ -252,6 +296,7 @@ INSTANTIATE_TEST_SUITE_P(
     Shm, BackendContract,
     ::testing::Values(
         Subject{.name = "Two", .create = plain, .size = 2},
+        Subject{.name = "ThreeInPieces", .create = unread, .size = 3},
         Subject{.name = "Four", .create = starting_at((std::uint64_t{1} << 32U) - 16), .size = 4, .many = 1500},
         Subject{.name = "Five", .create = starting_at(std::uint64_t{0} - 16), .size = 5, .many = 1000}),
     subject_name);
@@ -272,6 +317,38 @@ TEST(ShmMessages, AMismatchEndsNothingThatIsComplete) {
   const std::vector<Ended> ends = drive(group.at(0), requests);
   EXPECT_EQ(ends[0].outcome, Outcome::ok) << ends[0].failure.cause;
   EXPECT_EQ(ends[1].outcome, Outcome::mismatch);
+}
+
+/// Its memory has something else by the time that the rest would be read.
+TEST(ShmMessages, WhatItsSenderHasWithdrawnIsNotTaken) {
+  BackendRanks group(Subject{.name = "Two", .create = plain, .size = 2});
+  std::vector<float> sent(std::size_t{1} << 20U, 1.0F);
+  std::vector<float> received(sent.size());
+  Operation send;
+  send.kind = OperationKind::send;
+  send.root = 1;
+  send.count = sent.size();
+  send.input = send.output = sent;
+  Operation recv = send;
+  recv.kind = OperationKind::recv;
+  recv.root = 0;
+  recv.input = recv.output = received;
+  Request& sending = group.at(0).init({&send, 1}, soon());
+  sending.post();
+  ASSERT_EQ(sending.poll(), Outcome::running);  // announces it
+  Request& receiving = group.at(1).init({&recv, 1}, Deadline::after(std::chrono::milliseconds(200)));
+  receiving.post();
+  ASSERT_EQ(receiving.poll(), Outcome::running);
+  ASSERT_EQ(received.front(), 1.0F);
+  ASSERT_EQ(received.back(), 0.0F) << "all of it was read at once";
+  group.at(0).abort();
+  ASSERT_EQ(sending.poll(), Outcome::aborted);
+  sending.release();
+  std::fill(sent.begin(), sent.end(), 2.0F);
+  Outcome outcome = Outcome::running;
+  while ((outcome = receiving.poll()) == Outcome::running) std::this_thread::sleep_for(std::chrono::microseconds(100));
+  EXPECT_EQ(outcome, Outcome::timeout) << to_string(outcome);
+  receiving.release();
 }
 
 }  // namespace

@@ -55,6 +55,12 @@ class Plan:
         return f"{self.experiment.name}@{self.experiment.transport}" if self.servers else self.experiment.name
 
     @property
+    def backend(self) -> str:
+        """As torch takes it."""
+        given = self.experiment.backend.lower()
+        return "cpu:gloo,cuda:nccl" if given == "multi" else given
+
+    @property
     def trainers(self) -> int:
         """How many."""
         return self.experiment.ntrainer + self.experiment.ncudatrainer
@@ -77,7 +83,7 @@ def parser() -> argparse.ArgumentParser:
                         ("ncudaserver", "servers on CUDA devices")):
         add(f"--{flag}", type=_count, metavar="N", help=words)
     add("--rpc-timeout", type=_seconds, default=60.0, metavar="SECONDS", help="for a late trainer or server, by either transport (60)")
-    add("--backend", help="of the trainers' process group: ddp, gloo, nccl, or multi (gloo and NCCL)")
+    add("--backend", help="of the trainers' process group: ddp, gloo, nccl, one for each device as cpu:gloo,cuda:nccl, or multi, which is that")
     add("--epochs", type=_count, default=2, metavar="N", help="passes over the data, after as many to warm up (2)")
     add("--batch-size", type=_count, default=8, metavar="N", help="samples of a batch (8)")
     for kind, classes in _CLASSES.items():
@@ -184,12 +190,35 @@ def _contradictions(plan: Plan) -> list[str]:
         found.append(f"{experiment.name}: {plan.servers} servers cannot share {plan.trainers} trainers equally")
     if plan.servers and not experiment.server:
         found.append(f"{experiment.name}: it has no server class; give --server, or no --nserver and --ncudaserver")
-    if experiment.backend not in ("ddp", "gloo", "nccl", "multi"):
-        found.append(f"--backend {experiment.backend}: backends are ddp, gloo, nccl and multi")
-    if experiment.backend == "nccl" and experiment.ntrainer:
-        found.append(f"{experiment.name}: NCCL has no CPU tensors; give --ncudatrainer in place of --ntrainer, or --backend ddp")
-    if (experiment.ncudatrainer or experiment.ncudaserver) and not shutil.which("nvidia-smi") and not os.path.exists("/dev/nvidia0"):
+    found += _of_backend(plan)
+    if (experiment.ncudatrainer or experiment.ncudaserver) and not _has_cuda():
         found.append(f"{experiment.name}: this machine has no CUDA device; give --ntrainer N --ncudatrainer 0 --ncudaserver 0 --backend ddp")
+    return found
+
+
+def _has_cuda() -> bool:
+    return shutil.which("nvidia-smi") is not None or os.path.exists("/dev/nvidia0")
+
+
+def _of_backend(plan: Plan) -> list[str]:
+    """What is wrong with it, in the forms that torch's init_process_group() takes."""
+    experiment, text = plan.experiment, plan.backend
+    by_device = dict.fromkeys(("cpu", "cuda"), text) if ":" not in text else {}
+    for part in text.split(",") if not by_device else []:
+        device, _, name = part.partition(":")
+        if device not in ("cpu", "cuda") or device in by_device:
+            return [f"--backend {experiment.backend}: it is not DEVICE:BACKEND for cpu, cuda or both, as cpu:gloo,cuda:nccl"]
+        by_device[device] = name
+    if not set(by_device.values()) <= {"ddp", "gloo", "nccl"}:
+        return [f"--backend {experiment.backend}: backends are ddp, gloo, nccl and multi"]
+    found = []
+    if by_device.get("cpu") == "nccl" and (experiment.ntrainer or ":" in text):
+        found.append(f"{experiment.name}: NCCL has no CPU tensors; give --ncudatrainer in place of --ntrainer, or --backend ddp")
+    for device, count in (("cpu", experiment.ntrainer), ("cuda", experiment.ncudatrainer)):
+        if count and device not in by_device:
+            found.append(f"{experiment.name}: --backend {experiment.backend} has none for {device}, where the trainers' gradients are")
+    if by_device.get("cuda") == "nccl" and not experiment.ncudatrainer and not found and not _has_cuda():
+        found.append(f"--backend {experiment.backend}: NCCL needs a CUDA device, and this machine has none; give --backend gloo or ddp")
     return found
 
 

@@ -95,8 +95,7 @@ class _Run:
         self._rank = self._world.rank
         self._trainers = list(range(plan.trainers))
         self._share = plan.trainers // plan.servers if plan.servers else plan.trainers
-        backend = {"multi": "cpu:gloo,cuda:nccl"}.get(plan.experiment.backend, plan.experiment.backend)
-        self._group: Any = dist.new_group(self._trainers, backend=backend)
+        self._group: Any = dist.new_group(self._trainers, backend=plan.backend)
         # one group for each server: collective, in the same order on all ranks
         groups = [self._world.process_group().new_group([plan.trainers + number, *self._trainers_of(number)])
                   for number in range(plan.servers if plan.experiment.transport == "group" else 0)]
@@ -161,7 +160,7 @@ class _Run:
         connection = self._connection()
         parts = [_object(plan.parts[part], training) for part in ("preprocess_data", "create_criterion", "create_ddp_model", "hook_state",
                                                                   "ddp_hook", "iteration_step")]
-        trainer = self._made("trainer", self._group, False, connection, plan.experiment.backend, options.epochs, *parts, device=device)
+        trainer = self._made("trainer", self._group, False, connection, plan.backend, options.epochs, *parts, device=device)
         torch.manual_seed(options.torch_seed)
         data = list(torch.utils.data.DataLoader(self._made("data"), options.batch_size))[self._rank::plan.trainers]
         for warm in (True, False):
