@@ -18,7 +18,9 @@ import libddp.horovod as hvd
 import torch
 from libddp.horovod import _job
 
+import horovod_faults  # noqa: F401, checks
 import horovod_optimizers  # noqa: F401, checks
+import horovod_steps  # noqa: F401, checks
 from horovod_checks import CHECKS, check, equal_on_all, momentum, refused, sample, small_model
 
 
@@ -394,17 +396,6 @@ def leaves(rank, size):
 
 
 @check
-def interrupted(rank, size):
-    """Ctrl-C ends a wait for a peer that never comes."""
-    if rank == 0:
-        signal.signal(signal.SIGALRM, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-        signal.alarm(1)
-        refused(KeyboardInterrupt, lambda: hvd.allreduce(torch.ones(1), name="alone"))
-    else:
-        time.sleep(2)
-
-
-@check
 def killed_in_a_step(rank, size):
     """The last rank dies; the others' backward() reports it as Horovod does."""
     model = small_model()
@@ -437,7 +428,8 @@ if __name__ == "__main__":
     refused(ValueError, hvd.rank, "Horovod has not been initialized; use hvd.init().")
     hvd.init()
     numbers = hvd.rank(), hvd.size()
-    assert hvd.local_rank() == numbers[0] and hvd.cross_size() == 1 and hvd.is_homogeneous() and hvd.mpi_threads_supported()
+    assert hvd.local_rank() + hvd.cross_rank() * hvd.local_size() == numbers[0] and hvd.cross_size() * hvd.local_size() == numbers[1]
+    assert hvd.is_homogeneous() and hvd.mpi_threads_supported()
     for name in sys.argv[1:]:
         CHECKS[name](*numbers)
         # a single write, since lines of several ranks share one stream

@@ -25,17 +25,18 @@ def optimizer(rank, size):
                 wrapped.step()
             same(model, trained_alone(size, average, passes))
     assert isinstance(wrapped, torch.optim.SGD) and type(wrapped).__name__ == "SGD"
-    scaler, model = torch.amp.GradScaler("cpu", init_scale=8.0), small_model()
-    wrapped = hvd.DistributedOptimizer(momentum(model.parameters()), model.named_parameters())
-    for step in range(3):
-        wrapped.zero_grad()
-        loss = model(sample(rank)).pow(2).mean()
-        scaler.scale(loss * float("inf") if step == rank == 1 else loss).backward()
-        scaler.unscale_(wrapped)
-        scaler.step(wrapped)
-        scaler.update()
-    assert scaler.get_scale() == 4.0, "all ranks skip the step that one cannot take"
-    equal_on_all([each.tolist() for each in model.parameters()])
+    for wrong in ("inf", "nan"):
+        scaler, model = torch.amp.GradScaler("cpu", init_scale=8.0), small_model()
+        wrapped = hvd.DistributedOptimizer(momentum(model.parameters()), model.named_parameters())
+        for step in range(3):
+            wrapped.zero_grad()
+            loss = model(sample(rank)).pow(2).mean()
+            scaler.scale(loss * float(wrong) if step == rank == 1 else loss).backward()
+            scaler.unscale_(wrapped)
+            scaler.step(wrapped)
+            scaler.update()
+        assert scaler.get_scale() == 4.0, "all ranks skip the step that one cannot take"
+        equal_on_all([each.tolist() for each in model.parameters()])
 
 
 @check

@@ -199,6 +199,16 @@ void add_named(nb::module_& module) {
              const WithoutGil released;
              named->stop_timeline();
            })
+      .def("recording",
+           [](PythonNamed& named) {
+             const WithoutGil released;
+             return named->recording();
+           })
+      .def("record",
+           [](PythonNamed& named, std::string name, std::int64_t ready, std::int64_t started, std::int64_t done) {
+             const WithoutGil released;
+             named->record(std::move(name), ready, started, done);
+           })
       .def("counts", &counts, nb::sig("def counts(self) -> dict[str, int]"));
 }
 

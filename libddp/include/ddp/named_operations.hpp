@@ -136,6 +136,11 @@ class NamedOperations {
   void start_timeline(const std::string& file, bool mark_exchanges = false, bool essential = false);
   /// On rank 0: has all that has finished on all ranks in the file.
   void stop_timeline();
+  /// Whether this rank records what it does, for a timeline of rank 0.
+  bool recording() const;
+  /// Adds to the timeline an all_reduce that ran elsewhere, such as that of a bucket of gradients. Microseconds since
+  /// the epoch by this rank's clock: when its data were @p ready, and it was @p started and @p done.
+  void record(std::string name, std::int64_t ready, std::int64_t started, std::int64_t done);
 
   /// How this rank's operations have been scheduled so far.
   NamedCounts counts() const;

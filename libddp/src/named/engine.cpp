@@ -104,6 +104,7 @@ void Engine::hold(const Lock& lock, SetState& set, PendingPointer pending) {
   const Request& request = pending->subject->request;
   if (!set.order) {
     pending->phase = Pending::Phase::announced;
+    pending->announced = Deadline::Clock::now();
     set.unsent.push_back(request);
     return;
   }
@@ -124,6 +125,7 @@ Engine::PendingPointer Engine::join() {
     if (joined_) base::throw_invalid_argument("join()", "this rank has joined already", "join once");
     joined_ = pending;
     join_told_ = false;
+    record_join(lock);
     for (auto& [number, set] : sets_) {
       if (!set->order) continue;
       set->ending = true;
@@ -135,6 +137,20 @@ Engine::PendingPointer Engine::join() {
   }
   advance_all();
   return pending;
+}
+
+void Engine::record_join(const Lock& /*lock*/) {
+  if (!joins_) {
+    const ProcessGroup& all = sets_.at(0)->group;
+    joins_ = collectives::FlightRecorder::process().join({.name = "join of " + all.name(),
+                                                          .backend = all.backend(),
+                                                          .rank = all.rank(),
+                                                          .global_ranks = all.global_ranks(),
+                                                          .timeout = limit_});
+  }
+  Operation barrier;
+  barrier.sequence = joins_->last_queued() + 1;
+  join_slot_ = joins_->record(barrier);
 }
 
 void Engine::flush(const Lock& lock) {
@@ -204,7 +220,7 @@ void Engine::apply(const Lock& lock, FromCoordinator message) {
   if (auto* const learned = std::get_if<Learned>(&message.content)) apply_learned(lock, *learned);
   if (const auto* const all = std::get_if<AllJoined>(&message.content); all != nullptr && joined_) {
     joined_->last_joined = all->last;
-    finish(lock, *std::exchange(joined_, nullptr), std::nullopt);
+    finish_join(lock, std::nullopt);
   }
   if (auto* const ended = std::get_if<Ended>(&message.content)) end_all(lock, Error{std::move(ended->error)});
   if (const auto* const stuck = std::get_if<Stuck>(&message.content)) leave_late(lock, *stuck);
@@ -358,9 +374,7 @@ std::optional<Deadline> Engine::look_after_waiting(const Lock& lock) {
                        });
     if (holds && !set->token) sooner(Deadline::after(kHeld));
   }
-  if (coordinator_) {
-    if (const auto when = report_stalls(lock)) sooner(*when);
-  }
+  if (const auto when = coordinator_ ? report_stalls(lock) : look_after_first(lock)) sooner(*when);
   return next;
 }
 
@@ -491,6 +505,11 @@ void Engine::finish(const Lock& /*lock*/, Pending& pending, const std::optional<
   changed_.notify_all();
 }
 
+void Engine::finish_join(const Lock& lock, const std::optional<Error>& error) {
+  joins_->finished(join_slot_, !error);
+  finish(lock, *std::exchange(joined_, nullptr), error);
+}
+
 /// What runs goes on: all ranks have agreed on it.
 void Engine::end_set(const Lock& lock, SetState& set, const Error& error) {
   std::vector<PendingPointer> waiting;
@@ -511,7 +530,7 @@ void Engine::end_all(const Lock& lock, const Error& error) {
     if (error.code() == ErrorCode::aborted && set->token && !set->failed) continue;
     end_set(lock, *set, error);
   }
-  if (joined_) finish(lock, *std::exchange(joined_, nullptr), error);
+  if (joined_) finish_join(lock, error);
   changed_.notify_all();
 }
 

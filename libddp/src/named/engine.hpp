@@ -16,6 +16,7 @@
 
 #include <ddp/named_operations.hpp>
 
+#include "collectives/flight/flight_recorder.hpp"
 #include "collectives/group_engine.hpp"
 #include "named/coordinator.hpp"
 #include "named/set_state.hpp"
@@ -47,6 +48,10 @@ class Engine final : public StarUser, public std::enable_shared_from_this<Engine
   /// Of rank 0; elsewhere without effect. @param essential: a file that cannot be written ends all operations.
   void start_timeline(const std::string& file, bool mark_exchanges, bool essential);
   void stop_timeline();
+  /// Whether this rank records what it does, for a timeline.
+  bool recording();
+  /// As NamedOperations::record.
+  void record(std::string name, std::int64_t ready, std::int64_t started, std::int64_t done);
 
  private:
   using Lock = std::unique_lock<std::mutex>;
@@ -71,6 +76,8 @@ class Engine final : public StarUser, public std::enable_shared_from_this<Engine
   void tell_where_late(const Lock& lock, SetState& set);
   void leave_where_stuck(const Lock& lock, SetState& set, std::chrono::milliseconds limit);
   std::optional<Deadline> look_after_waiting(const Lock& lock);
+  /// Of other ranks than 0. @return when to look again.
+  std::optional<Deadline> look_after_first(const Lock& lock);
 
   // stalls
   struct Inquiry;
@@ -105,6 +112,7 @@ class Engine final : public StarUser, public std::enable_shared_from_this<Engine
   void set_recording(const Lock& lock, const Recording& recording);
   /// Of an operation that is about to finish. @param fused with others, of which it is the @p first.
   void record(const Lock& lock, const Pending& pending, const StepTimes& times, bool fused = false, bool first = true);
+  void keep(const Lock& lock, Span span);
   void send_spans(const Lock& lock, std::int64_t asked, bool last);
   void take_spans(const Lock& lock, int rank, const Spans& spans);
   /// @return when to call it again.
@@ -112,6 +120,8 @@ class Engine final : public StarUser, public std::enable_shared_from_this<Engine
 
   // ends
   void finish(const Lock& lock, Pending& pending, const std::optional<Error>& error);
+  void record_join(const Lock& lock);
+  void finish_join(const Lock& lock, const std::optional<Error>& error);
   void end_all(const Lock& lock, const Error& error);
   void end_set(const Lock& lock, SetState& set, const Error& error);
   void tell_end(const Lock& lock, const Error& error);
@@ -132,6 +142,9 @@ class Engine final : public StarUser, public std::enable_shared_from_this<Engine
   std::map<int, SetPointer> sets_;
   std::optional<Coordinator> coordinator_;  ///< of rank 0
   PendingPointer joined_;
+  /// For `ddp-info status`: a join is a barrier of a group that ranks enter by it.
+  std::shared_ptr<collectives::FlightGroup> joins_;
+  collectives::FlightGroup::Slot join_slot_ = 0;
   bool join_told_ = true;  ///< rank 0 knows of it
   std::optional<Error> end_;
   std::optional<std::pair<Error, Deadline>> suspicion_;  ///< becomes the end, unless another explains it by then
@@ -140,7 +153,8 @@ class Engine final : public StarUser, public std::enable_shared_from_this<Engine
   Key last_key_;  ///< of what this rank has submitted last
   std::optional<Pending::Time> last_since_;
   std::optional<Pending::Time> reported_;
-  std::shared_ptr<Inquiry> inquiry_;  ///< under way
+  std::optional<Deadline> first_due_;  ///< by which rank 0 answers what this rank has announced
+  std::shared_ptr<Inquiry> inquiry_;   ///< under way
   std::uint64_t inquiries_ = 0;
   bool answers_ = false;  ///< `answering_` is at it
   std::thread answering_;

@@ -127,6 +127,10 @@ void NamedOperations::start_timeline(const std::string& file, bool mark_exchange
   impl_->engine->start_timeline(file, mark_exchanges, essential);
 }
 void NamedOperations::stop_timeline() { impl_->engine->stop_timeline(); }
+bool NamedOperations::recording() const { return impl_->engine->recording(); }
+void NamedOperations::record(std::string name, std::int64_t ready, std::int64_t started, std::int64_t done) {
+  impl_->engine->record(std::move(name), ready, started, done);
+}
 NamedCounts NamedOperations::counts() const { return impl_->engine->counts(); }
 
 }  // namespace ddp

@@ -40,6 +40,7 @@ struct Pending {
   int set = 0;
   Phase phase = Phase::announced;
   Time since{};
+  Time announced{};
   std::optional<Error> error{};
   int last_joined = -1;
 };

@@ -100,6 +100,31 @@ std::optional<Deadline> Engine::report_stalls(const Lock& lock) {
   return earlier(Deadline{*oldest + limit_}, Deadline::after(options_.stall_check));
 }
 
+std::optional<Deadline> Engine::look_after_first(const Lock& lock) {
+  if (first_due_ && !first_due_->expired()) return first_due_;
+  PendingPointer oldest;
+  for (const auto& [number, set] : sets_) {
+    if (set->order) continue;  // whose tokens have deadlines
+    for (const auto& [key, pending] : set->active) {
+      const bool waits = pending->phase == Pending::Phase::announced;
+      if (waits && (!oldest || pending->announced < oldest->announced)) oldest = pending;
+    }
+  }
+  first_due_.reset();
+  if (!oldest || end_) return std::nullopt;
+  first_due_ = Deadline{oldest->announced + limit_ + 2 * kToHear};  // by then it would have asked, and failed it
+  if (!first_due_->expired()) return first_due_;
+  const int first = parent_.global_ranks().front();
+  const Error error{{.code = ErrorCode::timeout,
+                     .attempted = name_of(oldest->subject->request.key),
+                     .cause = fmt::format("rank {}, which decides what is ready, does not answer", first),
+                     .ranks = {first},
+                     .hint = "see what it does: ddp-info status --stacks"}};
+  tell_end(lock, error);
+  end_all(lock, error);
+  return std::nullopt;
+}
+
 void Engine::ask(const Lock& lock, const std::set<int>& ranks) {
   inquiry_ = std::make_shared<Inquiry>();
   inquiry_->number = ++inquiries_;

@@ -45,11 +45,12 @@ std::string quoted(const std::string& text) {
   return nlohmann::json(text).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
 }
 
-/// As Horovod calls it: "allreduce.loss".
-std::string title_of(const Key& key) {
+/// As Horovod calls it: "allreduce.loss"; without a name "allreduce.noname", and "allreduce.noname 2" beside it.
+std::string title_of(const Key& key, std::size_t place) {
   const std::string prefix = fmt::format("{}.", words_of(key.kind).lower);
-  const std::string name = full_name(key);
-  return name.starts_with(prefix) ? name : prefix + name;
+  std::string name = key.name.starts_with(prefix) ? key.name : prefix + key.name;
+  if (key.number > 0 && name.ends_with('.')) name.pop_back();
+  return place == 0 ? name : fmt::format("{} {}", name, place + 1);
 }
 
 int write_at(int fd, std::string_view text, std::int64_t offset) {
@@ -88,34 +89,37 @@ void Timeline::set_clock(int rank, std::int64_t asked, std::int64_t answered, st
   moved_[rank] = ahead > possible || ahead < -possible ? -ahead : 0;  // else the clocks may be equal
 }
 
-Timeline::Thread& Timeline::thread_of(int rank, const Key& key) {
-  const auto [place, added] = threads_.try_emplace({rank, key});
-  if (!added) return place->second;
+Timeline::Row& Timeline::row_of(int rank, const Key& key, std::int64_t begin) {
+  std::vector<Row>& rows = rows_[{rank, series_of(key)}];
+  if (key.number == 0 && !rows.empty()) return rows.front();  // a name is under way once
+  const auto ended = std::find_if(rows.begin(), rows.end(), [begin](const Row& row) { return row.end <= begin; });
+  if (ended != rows.end()) return *ended;
   std::uint64_t& count = counts_[rank];
   if (count == 0)
     add_text(fmt::format(R"({{"name": "process_name", "ph": "M", "pid": {0}, "args": {{"name": "rank {0}"}}}})", rank));
-  place->second.number = kFirstThread + count++;
+  rows.push_back({.thread = kFirstThread + count++});
   add_text(fmt::format(R"({{"name": "thread_name", "ph": "M", "pid": {}, "tid": {}, "args": {{"name": {}}}}})", rank,
-                       place->second.number, quoted(title_of(key))));
-  return place->second;
+                       rows.back().thread, quoted(title_of(key, rows.size() - 1))));
+  return rows.back();
 }
 
 void Timeline::add_text(const std::string& event) { text_ += ",\n" + event; }
 
-void Timeline::add_event(int rank, std::uint64_t thread, const std::string& name, std::int64_t start,
-                         std::int64_t end) {
-  add_text(fmt::format(R"({{"name": "{}", "ph": "X", "pid": {}, "tid": {}, "ts": {}, "dur": {}}})", name, rank, thread,
-                       start, end - start));
+void Timeline::add_event(int rank, std::uint64_t thread, const std::string& name, std::int64_t start, std::int64_t end,
+                         std::uint64_t number) {
+  add_text(fmt::format(R"({{"name": "{}", "ph": "X", "pid": {}, "tid": {}, "ts": {}, "dur": {}{}}})", name, rank,
+                       thread, start, end - start,
+                       number > 0 ? fmt::format(R"(, "args": {{"number": {}}})", number) : std::string{}));
 }
 
 void Timeline::add(int rank, const std::vector<Span>& spans, std::uint64_t dropped) {
   const std::lock_guard lock(mutex_);
   const std::int64_t moved = moved_[rank];
   for (const Span& span : spans) {
-    Thread& thread = thread_of(rank, span.key);
+    Row& row = row_of(rank, span.key, span.submitted + moved);
     const std::string kind(words_of(span.key.kind).upper);
-    std::int64_t last = thread.end;
-    // in order, and behind the name's last one, whatever became of the clock
+    std::int64_t last = row.end;
+    // in order, and behind the row's last one, whatever became of the clock
     const auto at = [&](std::int64_t time) { return last = std::max(last, time + moved); };
     const std::int64_t submitted = at(span.submitted);
     const std::int64_t agreed = at(span.agreed);
@@ -123,17 +127,20 @@ void Timeline::add(int rank, const std::vector<Span>& spans, std::uint64_t dropp
     const std::int64_t packed = at(span.packed);
     const std::int64_t exchanged = at(span.exchanged);
     const std::int64_t done = at(span.done);
-    thread.end = done;
-    add_event(rank, thread.number, "NEGOTIATE_" + kind, submitted, agreed);
-    add_event(rank, thread.number, kind, agreed, done);
+    row.end = done;
+    const auto add = [&](const std::string& name, std::int64_t start, std::int64_t end) {
+      add_event(rank, row.thread, name, start, end, span.key.number);
+    };
+    add("NEGOTIATE_" + kind, submitted, agreed);
+    add(kind, agreed, done);
     if (span.started == 0) continue;
     if (mark_exchanges_ && span.first)
       add_text(fmt::format(R"({{"name": "CYCLE_START", "ph": "i", "s": "p", "pid": {}, "tid": {}, "ts": {}}})", rank,
-                           thread.number, started));
-    add_event(rank, thread.number, "QUEUE", agreed, started);
-    if (span.fused) add_event(rank, thread.number, "MEMCPY_IN_FUSION_BUFFER", started, packed);
-    add_event(rank, thread.number, "DDP_" + kind, span.fused ? packed : started, span.fused ? exchanged : done);
-    if (span.fused) add_event(rank, thread.number, "MEMCPY_OUT_FUSION_BUFFER", exchanged, done);
+                           row.thread, started));
+    add("QUEUE", agreed, started);
+    if (span.fused) add("MEMCPY_IN_FUSION_BUFFER", started, packed);
+    add("DDP_" + kind, span.fused ? packed : started, span.fused ? exchanged : done);
+    if (span.fused) add("MEMCPY_OUT_FUSION_BUFFER", exchanged, done);
   }
   if (dropped > 0 && !spans.empty())
     add_text(fmt::format(R"({{"name": "{} operations before are missing", "ph": "i", "s": "p", "pid": {}, "tid": 0, )"

@@ -26,13 +26,15 @@ class Timeline {
   void write();
 
  private:
-  struct Thread {
-    std::uint64_t number = 0;
+  /// A thread of the trace: of a name, or one after the other of operations without one.
+  struct Row {
+    std::uint64_t thread = 0;
     std::int64_t end = 0;  ///< of its last event
   };
 
-  Thread& thread_of(int rank, const Key& key);
-  void add_event(int rank, std::uint64_t thread, const std::string& name, std::int64_t start, std::int64_t end);
+  Row& row_of(int rank, const Key& key, std::int64_t begin);
+  void add_event(int rank, std::uint64_t thread, const std::string& name, std::int64_t start, std::int64_t end,
+                 std::uint64_t number);
   void add_text(const std::string& event);
 
   const std::string file_;
@@ -41,7 +43,8 @@ class Timeline {
 
   std::mutex mutex_;  ///< guards what follows
   std::map<int, std::int64_t> moved_;
-  std::map<std::pair<int, Key>, Thread> threads_;
+  /// Of each name, one; of each series without names, as many as were under way at a time.
+  std::map<std::pair<int, Key>, std::vector<Row>> rows_;
   std::map<int, std::uint64_t> counts_;  ///< of each rank's threads
   std::string text_;                     ///< not written
 

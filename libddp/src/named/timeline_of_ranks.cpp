@@ -1,6 +1,8 @@
 // How a timeline comes about: ranks record what they do with operations, and send it to rank 0 about once a second,
 // while there is something to send. Rank 0 writes it.
+#include <algorithm>
 #include <iterator>
+#include <string>
 #include <utility>
 
 #include "base/message.hpp"
@@ -71,26 +73,47 @@ void Engine::set_recording(const Lock& lock, const Recording& recording) {
   send_spans(lock, recording.now, !recording_);
 }
 
-void Engine::record(const Lock& /*lock*/, const Pending& pending, const StepTimes& times, bool fused, bool first) {
+void Engine::record(const Lock& lock, const Pending& pending, const StepTimes& times, bool fused, bool first) {
   if (!recording_) return;
-  if (spans_.spans.size() >= kMostSpans) {
-    ++spans_.dropped;
-    return;
-  }
   const auto at = [this](Pending::Time time) {
     if (time == Pending::Time{}) return std::int64_t{0};
     return microseconds(std::chrono::duration_cast<std::chrono::system_clock::duration>(time.time_since_epoch()) +
                         to_epoch_);
   };
-  spans_.spans.push_back({.key = pending.subject->request.key,
-                          .submitted = at(pending.since),
-                          .agreed = at(times.agreed),
-                          .started = at(times.started),
-                          .packed = at(times.packed),
-                          .exchanged = at(times.exchanged),
-                          .done = at(Deadline::Clock::now()),
-                          .fused = fused,
-                          .first = first});
+  keep(lock, {.key = pending.subject->request.key,
+              .submitted = at(pending.since),
+              .agreed = at(times.agreed),
+              .started = at(times.started),
+              .packed = at(times.packed),
+              .exchanged = at(times.exchanged),
+              .done = at(Deadline::Clock::now()),
+              .fused = fused,
+              .first = first});
+}
+
+bool Engine::recording() {
+  const Lock lock(mutex_);
+  return recording_;
+}
+
+void Engine::record(std::string name, std::int64_t ready, std::int64_t started, std::int64_t done) {
+  const Lock lock(mutex_);
+  if (!recording_) return;
+  name.resize(std::min(name.size(), kMostNameBytes));
+  keep(lock, {.key = {.kind = Kind::all_reduce, .name = std::move(name)},
+              .submitted = ready,
+              .agreed = started,
+              .started = started,
+              .packed = started,
+              .done = done});
+}
+
+void Engine::keep(const Lock& /*lock*/, Span span) {
+  if (spans_.spans.size() >= kMostSpans) {
+    ++spans_.dropped;
+    return;
+  }
+  spans_.spans.push_back(std::move(span));
   const bool many = spans_.spans.size() == kMostSpans / 2;
   if (spans_due_ && !many) return;
   spans_due_ = many ? Deadline::after(std::chrono::milliseconds(0)) : Deadline::after(kBetweenWrites);

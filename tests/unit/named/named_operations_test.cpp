@@ -580,7 +580,7 @@ TEST(NamedOperations, NamesOfAllBytesStayReadable) {
 TEST(NamedOperations, OneRankAloneAndManyNames) {
   run_named(1, {}, [](int /*rank*/, NamedOperations& named) {
     std::vector<float> values(2, 3.0F);
-    for (int i = 0; i < test::cases(20'000); ++i) {
+    for (int i = 0; i < test::cases(100'000); ++i) {
       const NamedHandle handle = named.submit(reduction("name" + std::to_string(i), values));
       expect_success(handle);  // done already, but for a moment in which the engine's own thread looks after it
     }

@@ -65,6 +65,11 @@ os.register_at_fork(after_in_child=_forget_parents)
 def job() -> Job:
     if _job is not None:
         return _job
+    from torch.utils.data import get_worker_info
+    worker = get_worker_info()
+    if worker is not None:
+        raise ValueError(f"worker {worker.id} of a DataLoader takes part in nothing of Horovod's: call hvd in the rank's own "
+                         "process, and give the data set what it needs of rank and size")
     if _parents is not None:
         raise ValueError("Horovod was initialized in the process that this one was forked from; call hvd operations "
                          "there, or start helpers by multiprocessing's spawn")

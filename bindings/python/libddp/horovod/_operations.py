@@ -5,6 +5,7 @@ The engine takes tensors in the CPU's memory; those of a GPU are copied there an
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -114,6 +115,17 @@ def synchronize(handle: int) -> Any:
         raise
     _submitted.pop(handle, None)
     return result if finish is None else finish(native)
+
+
+def hold(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The same ones. From now on PyTorch refuses to resize their memory, as it does where numpy has it: the engine uses that
+    memory, and resize_() would free it."""
+    held = list(tensors)
+    for tensor in held:
+        if tensor.is_cpu and tensor.layout is torch.strided and (memory := tensor.untyped_storage()).resizable():
+            with contextlib.suppress(RuntimeError):  # numpy is not installed
+                torch.empty(0, dtype=torch.uint8).set_(memory).numpy()
+    return held
 
 
 def on_cpu(tensor: torch.Tensor) -> torch.Tensor:

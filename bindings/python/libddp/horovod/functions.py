@@ -30,7 +30,7 @@ def broadcast_parameters(params: Any, root_rank: int) -> None:
             continue
         if not isinstance(tensor, torch.Tensor):
             raise ValueError(f"invalid params: {name} is a {type(tensor).__name__}, no tensor")
-        handles.append(mpi_ops.broadcast_async_(tensor, root_rank, f"broadcast_parameters.{name}"))
+        handles.append(mpi_ops._broadcast(tensor, root_rank, f"broadcast_parameters.{name}"))
     for handle in handles:
         mpi_ops.synchronize(handle)
 
@@ -125,7 +125,7 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int, 
                 collect(each)
 
     collect(skeleton)
-    handles = [mpi_ops.broadcast_async_(received[number].contiguous(), root_rank, f"broadcast_optimizer_state.{number}")
+    handles = [mpi_ops._broadcast(received[number].contiguous(), root_rank, f"broadcast_optimizer_state.{number}")
                for number in sorted(received)]
     made = [mpi_ops.synchronize(handle) for handle in handles]
     if is_root:

@@ -134,6 +134,7 @@ def allreduce_async(tensor: torch.Tensor, average: bool | None = None, name: str
 def allreduce_async_(tensor: torch.Tensor, average: bool | None = None, name: str | None = None, op: int | None = None,
                      prescale_factor: float = 1.0, postscale_factor: float = 1.0,
                      process_set: ProcessSet = global_process_set) -> int:
+    _operations.hold([tensor])
     return _reduce_one(tensor, True, name, _op_of(op, average), prescale_factor, postscale_factor, process_set)
 
 
@@ -146,7 +147,8 @@ def grouped_allreduce_async(tensors: _Tensors, average: bool | None = None, name
 def grouped_allreduce_async_(tensors: _Tensors, average: bool | None = None, name: str | None = None, op: int | None = None,
                              prescale_factor: float = 1.0, postscale_factor: float = 1.0,
                              process_set: ProcessSet = global_process_set) -> int:
-    return _reduce(list(tensors), list(tensors), False, name, _op_of(op, average), prescale_factor, postscale_factor,
+    held = _operations.hold(tensors)
+    return _reduce(held, held, False, name, _op_of(op, average), prescale_factor, postscale_factor,
                    process_set)
 
 
@@ -183,7 +185,8 @@ def allreduce_(tensor: torch.Tensor, average: bool | None = None, name: str | No
                prescale_factor: float = 1.0, postscale_factor: float = 1.0,
                process_set: ProcessSet = global_process_set) -> torch.Tensor:
     """In place, without a gradient."""
-    made: torch.Tensor = synchronize(allreduce_async_(tensor, average, name, op, prescale_factor, postscale_factor, process_set))
+    made: torch.Tensor = synchronize(_reduce_one(tensor, True, name, _op_of(op, average), prescale_factor, postscale_factor,
+                                                 process_set))
     return made
 
 
@@ -243,11 +246,11 @@ def _gather(tensors: _Tensors, single: bool, name: str | None, process_set: Proc
 
 
 def allgather_async(tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> int:
-    return _gather([tensor], True, name, process_set)
+    return _gather(_operations.hold([tensor]), True, name, process_set)
 
 
 def grouped_allgather_async(tensors: _Tensors, name: str | None = None, process_set: ProcessSet = global_process_set) -> int:
-    return _gather(list(tensors), False, name, process_set)
+    return _gather(_operations.hold(tensors), False, name, process_set)
 
 
 class _Allgather(torch.autograd.Function):
@@ -281,8 +284,7 @@ def grouped_allgather(tensors: _Tensors, name: str | None = None, process_set: P
 
 # broadcast
 
-def broadcast_async_(tensor: torch.Tensor, root_rank: int, name: str | None = None,
-                     process_set: ProcessSet = global_process_set) -> int:
+def _broadcast(tensor: torch.Tensor, root_rank: int, name: str | None, process_set: ProcessSet = global_process_set) -> int:
     number = _operations.member(process_set)
     root = _operations.root_of(root_rank, process_set)
     _check([tensor], _MOVED)
@@ -297,9 +299,15 @@ def broadcast_async_(tensor: torch.Tensor, root_rank: int, name: str | None = No
                              [_operations.movable(held)], finish, root=root, on_gpu=tensor.is_cuda)
 
 
+def broadcast_async_(tensor: torch.Tensor, root_rank: int, name: str | None = None,
+                     process_set: ProcessSet = global_process_set) -> int:
+    _operations.hold([tensor])
+    return _broadcast(tensor, root_rank, name, process_set)
+
+
 def broadcast_async(tensor: torch.Tensor, root_rank: int, name: str | None = None,
                     process_set: ProcessSet = global_process_set) -> int:
-    return broadcast_async_(tensor.detach().clone(), root_rank, name, process_set)
+    return _broadcast(tensor.detach().clone(), root_rank, name, process_set)
 
 
 class _Broadcast(torch.autograd.Function):
@@ -323,7 +331,7 @@ def broadcast(tensor: torch.Tensor, root_rank: int, name: str | None = None,
 
 def broadcast_(tensor: torch.Tensor, root_rank: int, name: str | None = None,
                process_set: ProcessSet = global_process_set) -> torch.Tensor:
-    made: torch.Tensor = synchronize(broadcast_async_(tensor, root_rank, name, process_set))
+    made: torch.Tensor = synchronize(_broadcast(tensor, root_rank, name, process_set))
     return made
 
 
@@ -343,6 +351,7 @@ def _splits_of(tensor: torch.Tensor, splits: Any, ranks: int) -> list[int]:
 
 def alltoall_async(tensor: torch.Tensor, splits: Any = None, name: str | None = None,
                    process_set: ProcessSet = global_process_set) -> int:
+    _operations.hold([tensor])
     number = _operations.member(process_set)
     _check([tensor], _MOVED)
     rows = _splits_of(tensor, splits, _operations.size_of(process_set))
@@ -402,13 +411,13 @@ def _scatter(tensors: _Tensors, single: bool, name: str | None, op: int, process
 def reducescatter_async(tensor: torch.Tensor, name: str | None = None, op: int = Average,
                         process_set: ProcessSet = global_process_set, prescale_factor: float = 1.0,
                         postscale_factor: float = 1.0) -> int:
-    return _scatter([tensor], True, name, op, process_set, prescale_factor, postscale_factor)
+    return _scatter(_operations.hold([tensor]), True, name, op, process_set, prescale_factor, postscale_factor)
 
 
 def grouped_reducescatter_async(tensors: _Tensors, name: str | None = None, op: int = Average,
                                 process_set: ProcessSet = global_process_set, prescale_factor: float = 1.0,
                                 postscale_factor: float = 1.0) -> int:
-    return _scatter(list(tensors), False, name, op, process_set, prescale_factor, postscale_factor)
+    return _scatter(_operations.hold(tensors), False, name, op, process_set, prescale_factor, postscale_factor)
 
 
 class _Reducescatter(torch.autograd.Function):

@@ -18,7 +18,7 @@ import torch
 
 import libddp
 from libddp import _comm_hooks, _observers
-from libddp.horovod import _compressing_hook, _job, _sparse_gradients, mpi_ops
+from libddp.horovod import _compressing_hook, _job, _sparse_gradients, _timeline, mpi_ops
 from libddp.horovod.compression import Compression
 from libddp.horovod.exceptions import HorovodInternalError
 from libddp.horovod.mpi_ops import Adasum, Average, ExactAverage, Max, Min, Product, Sum
@@ -26,7 +26,6 @@ from libddp.horovod.process_sets import ProcessSet, global_process_set
 
 _HOOKS = {Sum: "sum", Min: "min", Max: "max", Product: "product"}
 _alive: weakref.WeakSet[Any] = weakref.WeakSet()
-_instances = itertools.count()
 
 
 def _names_of(optimizer: torch.optim.Optimizer, named_parameters: Any) -> dict[torch.Tensor, str]:
@@ -130,7 +129,13 @@ class _Counters(dict[tuple[int, ...], Any]):
         return made
 
 
-_stores = _Counters()
+_stores, _instances = _Counters(), _Counters()
+
+
+def _name_of(process_set: ProcessSet) -> str:
+    """What its next optimizer is called: equal on its ranks, if they make the same ones."""
+    name = f"DistributedOptimizer.{next(_instances[tuple(process_set.ranks or ())])}"
+    return f"{name}.of.{process_set.process_set_id}" if process_set.process_set_id else name
 
 
 def _store(job: Any) -> Any:
@@ -155,11 +160,11 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         self._make_hook, self._writes_unused = make_hook, False
         self._missing = missing
         self._dense_hooks: list[Any] = []
-        self._number = next(_instances)  # equal on all ranks, if they make the same optimizers
+        self._name = _name_of(process_set)
         self._sample_rate = 100
         self._handles: dict[Any, Any] = {}  # upstream's: none is ever left
         self._requires_update: set[torch.Tensor] = set()
-        self._synchronized = self._should_skip = False
+        self._synchronized = self._should_skip = self._traced = False
         self._engines: list[Any] = []
         self._backends: dict[str, Any] = {}  # by device; its own, as ranks may come to optimizers in different orders
         _alive.add(self)
@@ -236,6 +241,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
                 find_straggler=False, compute=None, reduce=None)
             engine.begin_by_gradients(self.backward_passes_per_step, self._adds_up())
             self._engines.append(engine)
+        _timeline.begin(self, _job.job().named.recording())
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Collective over the process set, as the constructor."""
@@ -295,8 +301,20 @@ class _DistributedOptimizer(torch.optim.Optimizer):
                               stacklevel=2)
             else:
                 self.synchronize()
+        if self._engines and closure is not None and isinstance(self, torch.optim.LBFGS):
+            closure = self._with_common_loss(closure)
+        result = super(self.__class__, self).step(closure)  # where it fails, another step() exchanges nothing once more
         self._synchronized = False
-        return super(self.__class__, self).step(closure)
+        if self._engines:
+            _timeline.record(self)
+        return result
+
+    def _with_common_loss(self, closure: Any) -> Any:
+        """By the loss LBFGS decides how far it goes, which must be equal on all ranks."""
+        def common() -> torch.Tensor:
+            return mpi_ops.allreduce(torch.as_tensor(closure()).detach(), op=Sum if self.op == Sum else Average,
+                                     name=f"{self._name}.loss", process_set=self.process_set)
+        return common
 
     def _unfrozen(self) -> bool:
         """Whether there are parameters with gradients that no engine knows."""
@@ -322,7 +340,7 @@ class _DistributedAdasumOptimizer(torch.optim.Optimizer):
         self._parameter_names = names
         self.backward_passes_per_step = passes
         self._compression = compression
-        self._number = next(_instances)
+        self._name = _name_of(global_process_set)
         self._handles: dict[Any, Any] = {}
 
     def set_backward_passes_per_step(self, passes: int) -> None:
@@ -343,7 +361,7 @@ class _DistributedAdasumOptimizer(torch.optim.Optimizer):
         with torch.no_grad():
             sent = [self._compression.compress(each - start) for each, start in zip(own, starts)]
             moved = mpi_ops.grouped_allreduce([tensor.contiguous() for tensor, _ in sent], op=Adasum,
-                                              name=f"DistributedAdasumOptimizer.{self._number}")
+                                              name=self._name)
             for each, start, by, (_, context) in zip(own, starts, moved, sent):
                 each.copy_(start + self._compression.decompress(by, context))
         return loss
