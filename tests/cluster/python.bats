@@ -57,6 +57,15 @@ setup() {
     { echo "$output"; return 1; }
 }
 
+@test "libddp.horovod: operations by name between nodes, by PMIx and by PMI-2" {
+  local way
+  for way in pmix pmi2; do
+    run srun --mpi=$way -N2 -n2 "$PACKAGE_PYTHON" "$root/tests/support/horovod_job.py" operations
+    succeeded
+    for rank in 0 1; do expect_all 1 "CHECKED operations $rank"; done
+  done
+}
+
 @test "pmix:// under srun --ddp: the step's store is used" {
   run srun --ddp -N2 -n2 "$PACKAGE_PYTHON" "$root/tests/support/pmix_store_job.py" launchers
   succeeded
