@@ -38,7 +38,7 @@ def test_rank_0_is_stopped_while_the_other_waits_for_its_decision():
 
 @pytest.mark.parametrize("victim, how, after", [(2, "SIGKILL", 0.1), (0, "SIGKILL", 0.15), (1, "SIGSTOP", 0.2), (0, "SIGSTOP", 0.25)])
 def test_a_rank_is_struck_among_random_operations(victim, how, after):
-    ended = ranks(3, "struck", STRUCK=f"{victim} {how} {after}", HOROVOD_STALL_SHUTDOWN_TIME_SECONDS="3", DDP_COLLECTIVE_TIMEOUT="3")
+    ended = ranks(3, "struck", STRUCK=f"{victim} {how} {after}", HOROVOD_STALL_SHUTDOWN_TIME_SECONDS="6", DDP_COLLECTIVE_TIMEOUT="6")
     for rank, done in enumerate(ended):
         if rank == victim:
             assert done.returncode == -9, done.stdout + done.stderr
