@@ -93,7 +93,7 @@ VALUES mpi4py 4/5 4 0/1 2/3" ] || { echo "$output"; return 1; }
 # of job, process and namespace, ports, and folders that have an id in their name; so do the numbers of descriptors.
 task_view() {
   srun -Q -N1 -n1 -w n0 "$@" bash -c 'env; cat /proc/self/limits; umask; find /proc/self/fd -printf "open %l\n" | sed -E "s/[0-9]+//g"; grep -i -e allowed -e "^Sig[BIC]" /proc/self/status' |
-    sed -E 's/^(SLURM_(JOBID|JOB_ID|JOB_START_TIME|JOB_END_TIME|TASK_PID|SRUN_COMM_PORT|STEP_LAUNCHER_PORT|PMIXP_ABORT_AGENT_PORT)|PMI_JOBID|PMIX_(NAMESPACE|SERVER_URI[0-9]*|DSTORE_[A-Z0-9_]*|SERVER_TMPDIR)|OMPI_MCA_orte_precondition_transports)=.*/\1/' | sort
+    sed -E 's/^(SLURM_(JOBID|JOB_ID|JOB_START_TIME|JOB_END_TIME|TASK_PID|SRUN_COMM_PORT|STEP_LAUNCHER_PORT|PMIXP_ABORT_AGENT_PORT)|PMI_(JOBID|FD)|PMIX_(NAMESPACE|SERVER_URI[0-9]*|DSTORE_[A-Z0-9_]*|SERVER_TMPDIR)|OMPI_MCA_orte_precondition_transports)=.*/\1/' | sort
 }
 
 @test "without --ddp a step is the same with the plugin and without it" {
