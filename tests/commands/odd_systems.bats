@@ -34,10 +34,9 @@ expect_all() { [ "$(grep -cF -- "$2" <<<"$output")" -eq "$1" ] || { echo "not $1
   [ "$(id -u)" = 0 ] || skip "needs root, to be another user"
   others_can_run "$DDPRUN" || skip "another user cannot run $DDPRUN"
   unshare --mount --pid --fork true 2>/dev/null || skip "namespaces are not permitted"
-  chmod 711 "$BATS_TEST_TMPDIR" "$BATS_FILE_TMPDIR" "$BATS_RUN_TMPDIR"
-  mkdir -m 777 home
-  export HOME=$PWD/home XDG_CONFIG_HOME='' XDG_STATE_HOME=''
-  other=(setpriv --reuid=65534 --regid=65534 --clear-groups)
+  open=$(mktemp -d /tmp/ddprun-hidepid-XXXXXX)  # TMPDIR may be closed to other users
+  chmod 777 "$open"
+  other=(setpriv --reuid=65534 --regid=65534 --clear-groups env -C "$open" -u XDG_CONFIG_HOME -u XDG_STATE_HOME HOME="$open" TMPDIR="$open")
   hidden() { unshare --mount --pid --fork sh -c 'mount -t proc -o hidepid=2 proc /proc && "$@"' sh "${other[@]}" "$@"; }
   run hidden ls -d /proc/1
   [ "$status" -ne 0 ]
@@ -47,6 +46,7 @@ expect_all() { [ "$(grep -cF -- "$2" <<<"$output")" -eq "$1" ] || { echo "not $1
   run -3 hidden "$DDPRUN" --nproc-per-node 2 --failure-grace 0 sh -c 'setsid sleep 531 & [ $RANK != 1 ] || exit 3; exec sleep 532'
   expect_all 1 "1 other rank was ended by ddprun"
   run -1 pgrep -f 'sleep 53[12]'
+  rm -r "$open"
 }
 
 @test "no PMIx, or one of another release, whose functions differ: a line says so" {
