@@ -18,6 +18,7 @@ namespace {
 
 // For agents to remove their folders and to exit. Slurm ends one that takes longer.
 constexpr std::chrono::seconds kAgentsEnd{3};
+constexpr std::chrono::seconds kSlurmAnswers{60};
 constexpr std::size_t kMostReasonBytes = 300;
 
 bool has(const std::vector<std::string>& names, const std::string& name) {
@@ -46,17 +47,24 @@ void FreedNodes::add(const std::string& job, const std::string& node) {
   due_ = Deadline::after(kAgentsEnd);
 }
 
-std::optional<Deadline> FreedNodes::next_deadline() const { return program_ || waiting_.empty() ? std::nullopt : due_; }
+std::optional<Deadline> FreedNodes::next_deadline() const {
+  return program_ ? limit_ : waiting_.empty() ? std::nullopt : due_;
+}
 
 void FreedNodes::time_passed() {
   if (program_) {
     const auto take = [this](const std::string& line) { last_line_ = line; };
     program_.read(take);
     const auto end = program_.end(take);
-    if (!end) return;
-    const bool success = end->shell_status() == 0;
+    if (!end && !limit_->expired()) return;
+    if (!end) {
+      program_ = HeardProgram{};
+      last_line_ = fmt::format("no answer within {} s", kSlurmAnswers.count());
+    }
+    const bool success = end && end->shell_status() == 0;
     if (std::exchange(shrinks_, false)) return report(success);
-    if (success) shrink(last_line_);
+    if (success) return shrink(last_line_);
+    if (last_line_.find("Invalid job id") == std::string::npos) report(false);  // else it is over
   } else if (!waiting_.empty() && due_->expired()) {
     ask();
   }
@@ -67,6 +75,7 @@ void FreedNodes::ask() {
   job_ = next.key();
   freed_ = std::move(next.mapped());
   last_line_.clear();
+  limit_ = Deadline::after(kSlurmAnswers);
   try {
     program_ = HeardProgram{
         loop_, environment_, {"squeue", "--noheader", "--jobs", job_, "--format", kKeptNodesFormat}, Heard::all};
@@ -82,6 +91,7 @@ void FreedNodes::shrink(const std::string& facts) {
   if (kept.empty()) return;
   std::erase_if(freed_, [&](const std::string& name) { return has(kept, name); });
   last_line_.clear();
+  limit_ = Deadline::after(kSlurmAnswers);
   try {
     program_ = HeardProgram{loop_,
                             environment_,
@@ -101,7 +111,7 @@ void FreedNodes::report(bool success) const {
                                   : fmt::format("ddprun: {} {} idle in Slurm job {}, which keeps {}: {}", nodes, verb,
                                                 job_, freed_.size() == 1 ? "it" : "them",
                                                 last_line_.empty()
-                                                    ? "scontrol said nothing"
+                                                    ? "Slurm said nothing"
                                                     : cli::printable(last_line_.substr(0, kMostReasonBytes))));
 }
 

@@ -43,6 +43,7 @@ class FreedNodes {
   std::map<std::string, std::vector<std::string>> waiting_;  ///< nodes by job
   std::optional<Deadline> due_;                              ///< of all that wait
   HeardProgram program_;                                     ///< squeue, then scontrol
+  std::optional<Deadline> limit_;                            ///< of the program
   bool shrinks_ = false;                                     ///< it is scontrol
   std::string job_;                                          ///< that it is about
   std::vector<std::string> freed_;                           ///< nodes of that job
