@@ -140,6 +140,21 @@ print("SEEN")
 """)
 
 
+ENDS_AT_ONCE = """
+import sys, torch, torch.distributed as dist
+assert "libddp_autoload.gloo_exit" in sys.modules
+dist.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(10, 1))
+sys.setswitchinterval(1)  # nobody else has the GIL before the end
+model(torch.ones(1, 10)).sum().backward()
+"""
+
+
+def test_a_program_that_ends_right_after_an_operation_of_gloo_is_not_killed():
+    for _ in range(3):  # of two such ranks, one in two was
+        run_command(BIN / "ddprun", "--nproc-per-node", 4, "--no-python", sys.executable, "-c", ENDS_AT_ONCE)
+
+
 MPI = """
 import sys
 {first}

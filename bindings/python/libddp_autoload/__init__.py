@@ -1,5 +1,5 @@
 """What `import torch` calls (entry point torch.backends): makes two names known to torch.distributed, the backend "ddp" and
-init_method="pmix://". Nothing else happens, and no library is loaded, until a program uses one of them.
+init_method="pmix://". No library is loaded until a program uses one of them. Programs that use gloo end safely (gloo_exit).
 
 TORCH_DEVICE_BACKEND_AUTOLOAD=0 turns it off. Beside the package libddp, which is not imported before.
 """
@@ -35,6 +35,7 @@ def register() -> None:
 def load() -> None:
     if os.environ.get("DDP_AS"):
         from libddp_autoload import finder  # noqa: F401  where libddp_as.pth was not read
+    from libddp_autoload import gloo_exit  # noqa: F401
     wanted = os.environ.get("DDP_BACKEND") == NAME
     try:
         register()

@@ -175,7 +175,11 @@ CheckpointManifest CheckpointFolder::read_manifest(std::int64_t step) const {
   std::ifstream file(path, std::ios::binary);
   std::string text;
   if (file) text.assign(std::istreambuf_iterator<char>(file), {});
-  if (!file.is_open() || file.bad()) throw base::system_error(fmt::format("reading '{}'", path), errno);
+  if (!file.is_open() || file.bad()) {
+    const int number = errno;
+    throw base::system_error(fmt::format("reading '{}'", path), number, {},
+                             number == ENOENT ? ErrorCode::not_found : ErrorCode::system);
+  }
   if (text.size() > kMostManifestBytes) throw_damaged(path, "it is too large");
   CheckpointManifest manifest = parse_manifest(text, path);
   if (manifest.step != step) throw_damaged(path, fmt::format("it is of step {}", manifest.step), ErrorCode::mismatch);

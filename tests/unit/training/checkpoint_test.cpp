@@ -165,6 +165,8 @@ TEST_F(CheckpointTest, WithAFileThatIsNotTheOneThatWasWrittenIsRefused) {
   EXPECT_EQ(missing.code(), ErrorCode::not_found);
   EXPECT_THAT(missing.what(), HasSubstr("[ENOENT (2)] (rank 10)"));
   EXPECT_EQ(refusal(9).code(), ErrorCode::not_found) << "no such step";
+  const Error removed = thrown_by([&] { training::CheckpointFolder{folder_.string()}.read_manifest(9); });
+  EXPECT_EQ(removed.code(), ErrorCode::not_found) << "by another job after it was listed: restore looks again";
 
   fs::remove(step(2) / "manifest");
   run_group(2, [&](ProcessGroup& group) {
