@@ -182,6 +182,11 @@ bool begins_as(std::string_view given, std::string_view option, std::size_t enou
 
 bool names_groups(std::string_view option) { return option == "het-group" || option == "pack-group"; }
 
+void read_value(std::string_view option, std::string_view value, CommandLine& found) {
+  if (names_groups(option) && names_several(value)) found.components = true;
+  if (option == "mpi") found.mpi = value;
+}
+
 /// Reads a long option, without its dashes. Returns its name if the next argument is its value, else nothing.
 std::string_view read_long(std::string_view text, CommandLine& found) {
   const auto equals = text.find('=');
@@ -197,7 +202,7 @@ std::string_view read_long(std::string_view text, CommandLine& found) {
     found.kill_on_bad_exit = kills(equals == std::string_view::npos ? std::string_view{} : text.substr(equals + 1));
   if (name == "cpus-per-task") found.cpus_per_task = true;
   if (equals == std::string_view::npos) return name;
-  if (names_groups(name) && names_several(text.substr(equals + 1))) found.components = true;
+  read_value(name, text.substr(equals + 1), found);
   return {};
 }
 
@@ -211,7 +216,7 @@ CommandLine read_command_line(std::span<const std::string> arguments) {
   for (const std::string& argument : arguments) {
     const std::string_view text = argument;
     if (skip) {
-      if (names_groups(value_of) && names_several(text)) found.components = true;
+      read_value(value_of, text, found);
       skip = false;
     } else if (text == ":") {
       // Separates components; it may also stand where the first one's program would.

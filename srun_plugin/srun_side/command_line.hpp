@@ -22,6 +22,7 @@ struct CommandLine {
   bool no_kill = false;                                 ///< -k or --no-kill
   std::optional<bool> kill_on_bad_exit = std::nullopt;  ///< -K or --kill-on-bad-exit, and whether its value is not 0
   bool other_files = false;                             ///< -D, --chdir, --container-*: tasks see another folder
+  std::string mpi = {};                                 ///< --mpi; empty: not given
   std::string program = {};                             ///< the user's, of the first component
   std::vector<std::string> command = {};                ///< the same with its arguments
 };

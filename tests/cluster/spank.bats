@@ -303,6 +303,9 @@ task_view() {
   expect_all 3 "STORE "
   expect_all 3 '"world_size": 3'
   expect_all 1 "no PMI for this step"
+  run on_ctl salloc -Q -N3 -n3 srun --ddp --mpi=pmi2 -N1 -n1 true : -N2 -n2 true
+  [ "$status" -ne 0 ]
+  [[ $output == *"PMI-2 does not join the components"* ]] || { echo "$output"; return 1; }
 }
 
 @test "a heterogeneous job: all of its components, and one of them" {

@@ -29,6 +29,12 @@ std::vector<std::string> words(const std::string& line) {
   return list;
 }
 
+TEST(SrunCommandLineMpi, IsThatOfTheFirstComponent) {
+  for (const auto& [line, mpi] : {std::pair{"srun --ddp --mpi=pmi2 a : --mpi=pmix b", "pmi2"},
+                                  std::pair{"srun --mpi pmix -n2 a", "pmix"}, std::pair{"srun a --mpi=pmi2", ""}})
+    EXPECT_EQ(read_command_line(words(line)).mpi, mpi) << line;
+}
+
 struct Case {
   const char* line;
   const char* found;

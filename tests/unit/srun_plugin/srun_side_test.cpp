@@ -85,6 +85,28 @@ TEST_F(SrunSideTest, ComponentsInAnOrdinaryAllocationGetNoPmi2) {
   EXPECT_EQ(type_of(), std::nullopt);  // the site's
 }
 
+TEST_F(SrunSideTest, RefusesPmi2ForComponentsThatItWouldNotJoin) {
+  for (const std::string mpi : {"", "pmi2", "pmix"}) {
+    CommandLine components{.ddp = true, .cpus_per_task = false, .components = true, .mpi = mpi};
+    ::setenv("SLURM_JOB_ID", "17", 1);
+    ::setenv("SLURM_MPI_TYPE", "pmi2", 1);
+    const auto ask = [&] {
+      SrunSide side("");
+      side.before_options(components, slurm_with({"pmix", "pmi2"}));
+      side.after_options(enabled(), {});
+    };
+    if (mpi == "pmix") {
+      EXPECT_NO_THROW(ask()) << "the option overrides the variable";
+    } else {
+      EXPECT_THROW(ask(), RefusedCommand);
+    }
+    components.mpi = "pmi2";
+    ::setenv("SLURM_HET_SIZE", "2", 1);
+    EXPECT_NO_THROW(ask()) << "a heterogeneous job has one PMI-2";
+    ::unsetenv("SLURM_HET_SIZE");
+  }
+}
+
 TEST_F(SrunSideTest, WithoutPmi2ComponentsDoNotGetTheSitesPmix) {
   SrunSide side("");
   side.before_options({.ddp = true, .cpus_per_task = false, .components = true}, slurm_with({"pmix"}, "pmix"));
