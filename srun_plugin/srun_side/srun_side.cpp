@@ -89,8 +89,8 @@ void check_command(const CommandLine& arguments) {
   const std::string type = arguments.mpi.empty() ? process_variable("SLURM_MPI_TYPE").value_or("") : arguments.mpi;
   if (type == "pmi2" && arguments.components && !joins_components(arguments, &process_variable)) {
     throw RefusedCommand(
-        "PMI-2 does not join the components of a step in an ordinary allocation: their tasks would wait for each other. "
-        "Leave out the MPI type (--mpi, SLURM_MPI_TYPE): --ddp joins them at its store");
+        "PMI-2 does not join the components of a step in an ordinary allocation: their tasks would wait for each "
+        "other. Leave out the MPI type (--mpi, SLURM_MPI_TYPE): --ddp joins them at its store");
   }
   const auto advice = advise_on_launcher(arguments.command, &process_variable);
   if (advice && advice->hopeless) throw RefusedCommand(advice->text);
