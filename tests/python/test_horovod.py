@@ -186,15 +186,67 @@ def test_horovodruns_command_line():
                       "--output-filename", "logs", "--network-interfaces", "eth0,eth1", "--timeline-filename", "t.json", "--timeline-mark-cycles", "--dry-run", "python", "train.py", "-np", "7")
     assert done.returncode == 0, done.stderr
     assert done.stdout == (
-        "env DDP_SOCKET_IFNAME=eth0 NCCL_SOCKET_IFNAME==eth0,eth1 HOROVOD_TIMELINE_MARK_CYCLES=1 HOROVOD_FUSION_THRESHOLD=33554432 HOROVOD_TIMELINE=t.json ddprun -n 4 -H n0:2,n1:2 --ssh-port 2222 "
+        "env DDP_SOCKET_IFNAME=eth0,eth1 NCCL_SOCKET_IFNAME==eth0,eth1 HOROVOD_TIMELINE_MARK_CYCLES=1 HOROVOD_FUSION_THRESHOLD=33554432 HOROVOD_TIMELINE=t.json ddprun -n 4 -H n0:2,n1:2 --ssh-port 2222 "
         "--ssh-command 'ssh -i '\"'\"'my key'\"'\"'' -t 3 --log-layout rank --log-dir logs --as horovod,mpi4py --imitate horovodrun python train.py -np 7\n")
     assert done.stderr == "ddp-horovodrun: no effect: --cycle-time-ms, --gloo\n"
-    assert "[X] PyTorch" in horovodrun("--check-build").stdout
-    for arguments, words in ((["--min-np", 2, "true"], "cannot leave or come"), (["-np", 2], "no program")):
+    assert "[X] PyTorch" in horovodrun("--check-build").stdout and horovodrun("-cb").stdout == horovodrun("--check-build").stdout
+    for arguments, words in ((["--min-np", 2, "true"], "do not leave or come"), (["-np", 2], "no program")):
         done = horovodrun(*arguments)
         assert done.returncode == 2 and words in done.stderr, done.stderr
     done = horovodrun("-np", 2, "sh", "-c", "echo $HOROVOD_RANK of $HOROVOD_SIZE, $HOROVOD_CROSS_RANK $HOROVOD_LOCAL_SIZE $DDP_AS")
     assert done.returncode == 0 and sorted(done.stdout.splitlines()) == ["0 of 2, 0 2 horovod,mpi4py", "1 of 2, 0 2 horovod,mpi4py"], done.stderr
+
+
+# horovodrun's options: words, or variables, of ddprun; what is said.
+OPTIONS = {
+    "-np 3": "-n 3", "--num-proc 3": "-n 3", "-H a:1,b:2": "-H a:1,b:2", "--hosts a:1": "-H a:1", "-hostfile f": "--hostfile f", "--hostfile f": "--hostfile f",
+    "-p 22": "--ssh-port 22", "--ssh-port 22": "--ssh-port 22", "-i k": "--ssh-command 'ssh -i k'", "--ssh-identity-file k": "--ssh-command 'ssh -i k'",
+    "--start-timeout 45": "DDP_INIT_TIMEOUT=45 --rdzv-conf join_timeout=45", "--network-interfaces a,b": "DDP_SOCKET_IFNAME=a,b NCCL_SOCKET_IFNAME==a,b",
+    "--network-interface a": "DDP_SOCKET_IFNAME=a NCCL_SOCKET_IFNAME==a", "--output-filename D": "-t 3 --log-layout rank --log-dir D",
+    "-prefix-timestamp": "--log-timestamps", "--prefix-output-with-timestamp": "--log-timestamps", "--verbose": "-v",
+    "--timeline-filename F": "HOROVOD_TIMELINE=F", "--timeline-mark-cycles": "HOROVOD_TIMELINE_MARK_CYCLES=1",
+    "--no-timeline-mark-cycles": "HOROVOD_TIMELINE_MARK_CYCLES=0", "--fusion-threshold-mb 2": "HOROVOD_FUSION_THRESHOLD=2097152",
+    "--fusion-threshold-mb 0.5": "HOROVOD_FUSION_THRESHOLD=524288", "--no-stall-check": "HOROVOD_STALL_CHECK_DISABLE=1", "--stall-check": "",
+    "--stall-check-warning-time-seconds 5": "HOROVOD_STALL_CHECK_TIME_SECONDS=5", "--stall-check-shutdown-time-seconds 9": "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS=9",
+    "--gloo-timeout-seconds 8": "HOROVOD_GLOO_TIMEOUT_SECONDS=8",
+    **{f"--log-level {upstream}": f"DDP_LOG_LEVEL={own}" for upstream, own in (("TRACE", "debug"), ("DEBUG", "debug"), ("INFO", "info"), ("WARNING", "warning"),
+                                                                               ("ERROR", "error"), ("FATAL", "error"))}}
+NO_EFFECT = ["--gloo", "--mpi", "--jsrun", "--tcp", "--mpi-args=-x A", "--cycle-time-ms 1", "--cache-capacity 9", "--disable-cache", "--hierarchical-allreduce",
+             "--no-hierarchical-allreduce", "--hierarchical-allgather", "--no-hierarchical-allgather", "--torus-allreduce", "--no-torus-allreduce", "--no-autotune",
+             "--autotune-log-file f", "--autotune-warmup-samples 1", "--autotune-steps-per-sample 1", "--autotune-bayes-opt-max-samples 1",
+             "--autotune-gaussian-process-noise 1", "--mpi-threads-disable", "--no-mpi-threads-disable", "--num-nccl-streams 2", "--thread-affinity 0",
+             "--log-with-timestamp", "--log-without-timestamp", "--log-hide-timestamp"]
+ELASTIC = ["--min-np 1", "--min-num-proc 1", "--max-np 4", "--max-num-proc 4", "--slots-per-host 1", "--slots 1", "--host-discovery-script f", "--reset-limit 3",
+           "--elastic-timeout 5", "--blacklist-cooldown-range 5"]
+TRANSLATES = """
+import json, os, shlex, sys
+from libddp._horovodrun import translate
+def one(given):
+    try:
+        words, variables, notices, options = translate([*given, "train.py", "-np", "9"])
+    except SystemExit as end:
+        return end.code
+    assert options.command == ["train.py", "-np", "9"]
+    return " ".join([*(f"{name}={value}" for name, value in variables.items()), shlex.join(words)]).strip(), notices
+sys.stderr = open(os.devnull, "w")
+json.dump({text: one(words) for text, words in json.loads(sys.argv[1]).items()}, sys.stdout)
+"""
+
+
+def test_each_option_of_horovodrun_has_a_meaning_or_is_said_to_have_none():
+    # words of one option: its text's, the value as one
+    given = {text: [text] if "=" in text else text.split(" ", 1) for text in (*OPTIONS, *NO_EFFECT, *ELASTIC, "--autotune", "--binding-args a", "--min 1")}
+    done = run(sys.executable, "-c", TRANSLATES, json.dumps(given))
+    found = json.loads(done.stdout)
+    for text, words in OPTIONS.items():
+        assert found[text] == [words, []], (text, found[text])
+    for text in NO_EFFECT:
+        name = text.replace("=", " ").split()[0].replace("-without-", "-with-").replace("-hide-", "-with-")
+        assert found[text] == ["", [f"no effect: {name}"]], (text, found[text])
+    for text in (*ELASTIC, "--min 1"):
+        assert found[text] == 2, (text, found[text])
+    assert "advise" in found["--autotune"][1][1] and found["--binding-args a"] == ["", ["instead of --binding-args, ddprun places ranks by --bind"]]
+    assert horovodrun("-v").stdout.startswith("ddp-horovodrun (libddp) ")
 
 
 CONFIG = """
