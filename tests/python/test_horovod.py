@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import sys
+import time
 
 import pytest
 
@@ -447,6 +448,52 @@ hvd.barrier()
     assert sum(each["name"] == "ALLGATHER" for each in second) == 3 and not any(each["name"] == "CYCLE_START" for each in second)
     merged = run(BIN / "ddp-info", "trace", tmp_path)
     assert merged.returncode == 0 and sum(each["name"] == "ALLGATHER" for each in json.loads(merged.stdout)["traceEvents"]) == 60, merged.stderr
+
+
+CLOCK = """
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+int clock_gettime(clockid_t clock, struct timespec *now) {
+  const char *ahead = getenv("TEST_CLOCK_AHEAD");
+  const int status = syscall(SYS_clock_gettime, clock, now);
+  if (clock == CLOCK_REALTIME && ahead) now->tv_sec += atoi(ahead);
+  return status;
+}
+"""
+
+
+def test_a_timeline_of_hosts_whose_clocks_differ_has_one_clock(adapter, tmp_path):
+    program = TIMELINE + """
+assert abs(time.time() - float(sys.argv[2]) - int(os.environ["TEST_CLOCK_AHEAD"])) < 600, "the clock is not shifted"
+model = torch.nn.Linear(3, 2)
+optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1))
+hvd.barrier()
+hvd.start_timeline(sys.argv[1])
+hvd.barrier()
+for each in range(5):
+    step()
+    optimizer.zero_grad()
+    model(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+hvd.barrier()
+hvd.stop_timeline()
+"""
+    (tmp_path / "train.py").write_text(program)
+    (tmp_path / "clock.c").write_text(CLOCK)
+    done = run("cc", "-shared", "-fPIC", "-o", tmp_path / "clock.so", tmp_path / "clock.c")
+    assert done.returncode == 0, done.stderr
+    shift = f'export LD_PRELOAD={tmp_path}/clock.so TEST_CLOCK_AHEAD=$(($RANK * 7200 - 3600 * ($RANK > 1))); exec "$@"'  # 0, 2 and 3 hours
+    file = tmp_path / "timeline.json"
+    done = run(BIN / "ddprun", "-n", 3, "--no-python", "sh", "-c", shift, "sh", sys.executable, tmp_path / "train.py", file, time.time())
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = tracks(json.loads(file.read_text()))
+    times = [[each["ts"] for (of, _), track in found.items() if of == rank for each in track] for rank in range(3)]
+    for rank in (1, 2):
+        assert (rank, "allreduce.DistributedOptimizer.0.bucket.0") in found and len(times[rank]) >= len(times[0]) / 2, found.keys()
+        assert min(times[0]) - 600e6 < min(times[rank]) and max(times[rank]) < max(times[0]) + 600e6, (rank, times)
 
 
 def test_a_timeline_of_a_job_that_is_killed_is_json(adapter, tmp_path):
