@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import sys
+import time
 
 import pytest
 
@@ -186,15 +187,67 @@ def test_horovodruns_command_line():
                       "--output-filename", "logs", "--network-interfaces", "eth0,eth1", "--timeline-filename", "t.json", "--timeline-mark-cycles", "--dry-run", "python", "train.py", "-np", "7")
     assert done.returncode == 0, done.stderr
     assert done.stdout == (
-        "env DDP_SOCKET_IFNAME=eth0 NCCL_SOCKET_IFNAME==eth0,eth1 HOROVOD_TIMELINE_MARK_CYCLES=1 HOROVOD_FUSION_THRESHOLD=33554432 HOROVOD_TIMELINE=t.json ddprun -n 4 -H n0:2,n1:2 --ssh-port 2222 "
+        "env DDP_SOCKET_IFNAME=eth0,eth1 NCCL_SOCKET_IFNAME==eth0,eth1 HOROVOD_TIMELINE_MARK_CYCLES=1 HOROVOD_FUSION_THRESHOLD=33554432 HOROVOD_TIMELINE=t.json ddprun -n 4 -H n0:2,n1:2 --ssh-port 2222 "
         "--ssh-command 'ssh -i '\"'\"'my key'\"'\"'' -t 3 --log-layout rank --log-dir logs --as horovod,mpi4py --imitate horovodrun python train.py -np 7\n")
     assert done.stderr == "ddp-horovodrun: no effect: --cycle-time-ms, --gloo\n"
-    assert "[X] PyTorch" in horovodrun("--check-build").stdout
-    for arguments, words in ((["--min-np", 2, "true"], "cannot leave or come"), (["-np", 2], "no program")):
+    assert "[X] PyTorch" in horovodrun("--check-build").stdout and horovodrun("-cb").stdout == horovodrun("--check-build").stdout
+    for arguments, words in ((["--min-np", 2, "true"], "do not leave or come"), (["-np", 2], "no program")):
         done = horovodrun(*arguments)
         assert done.returncode == 2 and words in done.stderr, done.stderr
     done = horovodrun("-np", 2, "sh", "-c", "echo $HOROVOD_RANK of $HOROVOD_SIZE, $HOROVOD_CROSS_RANK $HOROVOD_LOCAL_SIZE $DDP_AS")
     assert done.returncode == 0 and sorted(done.stdout.splitlines()) == ["0 of 2, 0 2 horovod,mpi4py", "1 of 2, 0 2 horovod,mpi4py"], done.stderr
+
+
+# horovodrun's options: words, or variables, of ddprun; what is said.
+OPTIONS = {
+    "-np 3": "-n 3", "--num-proc 3": "-n 3", "-H a:1,b:2": "-H a:1,b:2", "--hosts a:1": "-H a:1", "-hostfile f": "--hostfile f", "--hostfile f": "--hostfile f",
+    "-p 22": "--ssh-port 22", "--ssh-port 22": "--ssh-port 22", "-i k": "--ssh-command 'ssh -i k'", "--ssh-identity-file k": "--ssh-command 'ssh -i k'",
+    "--start-timeout 45": "DDP_INIT_TIMEOUT=45 --rdzv-conf join_timeout=45", "--network-interfaces a,b": "DDP_SOCKET_IFNAME=a,b NCCL_SOCKET_IFNAME==a,b",
+    "--network-interface a": "DDP_SOCKET_IFNAME=a NCCL_SOCKET_IFNAME==a", "--output-filename D": "-t 3 --log-layout rank --log-dir D",
+    "-prefix-timestamp": "--log-timestamps", "--prefix-output-with-timestamp": "--log-timestamps", "--verbose": "-v",
+    "--timeline-filename F": "HOROVOD_TIMELINE=F", "--timeline-mark-cycles": "HOROVOD_TIMELINE_MARK_CYCLES=1",
+    "--no-timeline-mark-cycles": "HOROVOD_TIMELINE_MARK_CYCLES=0", "--fusion-threshold-mb 2": "HOROVOD_FUSION_THRESHOLD=2097152",
+    "--fusion-threshold-mb 0.5": "HOROVOD_FUSION_THRESHOLD=524288", "--no-stall-check": "HOROVOD_STALL_CHECK_DISABLE=1", "--stall-check": "",
+    "--stall-check-warning-time-seconds 5": "HOROVOD_STALL_CHECK_TIME_SECONDS=5", "--stall-check-shutdown-time-seconds 9": "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS=9",
+    "--gloo-timeout-seconds 8": "HOROVOD_GLOO_TIMEOUT_SECONDS=8",
+    **{f"--log-level {upstream}": f"DDP_LOG_LEVEL={own}" for upstream, own in (("TRACE", "debug"), ("DEBUG", "debug"), ("INFO", "info"), ("WARNING", "warning"),
+                                                                               ("ERROR", "error"), ("FATAL", "error"))}}
+NO_EFFECT = ["--gloo", "--mpi", "--jsrun", "--tcp", "--mpi-args=-x A", "--cycle-time-ms 1", "--cache-capacity 9", "--disable-cache", "--hierarchical-allreduce",
+             "--no-hierarchical-allreduce", "--hierarchical-allgather", "--no-hierarchical-allgather", "--torus-allreduce", "--no-torus-allreduce", "--no-autotune",
+             "--autotune-log-file f", "--autotune-warmup-samples 1", "--autotune-steps-per-sample 1", "--autotune-bayes-opt-max-samples 1",
+             "--autotune-gaussian-process-noise 1", "--mpi-threads-disable", "--no-mpi-threads-disable", "--num-nccl-streams 2", "--thread-affinity 0",
+             "--log-with-timestamp", "--log-without-timestamp", "--log-hide-timestamp"]
+ELASTIC = ["--min-np 1", "--min-num-proc 1", "--max-np 4", "--max-num-proc 4", "--slots-per-host 1", "--slots 1", "--host-discovery-script f", "--reset-limit 3",
+           "--elastic-timeout 5", "--blacklist-cooldown-range 5"]
+TRANSLATES = """
+import json, os, shlex, sys
+from libddp._horovodrun import translate
+def one(given):
+    try:
+        words, variables, notices, options = translate([*given, "train.py", "-np", "9"])
+    except SystemExit as end:
+        return end.code
+    assert options.command == ["train.py", "-np", "9"]
+    return " ".join([*(f"{name}={value}" for name, value in variables.items()), shlex.join(words)]).strip(), notices
+sys.stderr = open(os.devnull, "w")
+json.dump({text: one(words) for text, words in json.loads(sys.argv[1]).items()}, sys.stdout)
+"""
+
+
+def test_each_option_of_horovodrun_has_a_meaning_or_is_said_to_have_none():
+    # words of one option: its text's, the value as one
+    given = {text: [text] if "=" in text else text.split(" ", 1) for text in (*OPTIONS, *NO_EFFECT, *ELASTIC, "--autotune", "--binding-args a", "--min 1")}
+    done = run(sys.executable, "-c", TRANSLATES, json.dumps(given))
+    found = json.loads(done.stdout)
+    for text, words in OPTIONS.items():
+        assert found[text] == [words, []], (text, found[text])
+    for text in NO_EFFECT:
+        name = text.replace("=", " ").split()[0].replace("-without-", "-with-").replace("-hide-", "-with-")
+        assert found[text] == ["", [f"no effect: {name}"]], (text, found[text])
+    for text in (*ELASTIC, "--min 1"):
+        assert found[text] == 2, (text, found[text])
+    assert "advise" in found["--autotune"][1][1] and found["--binding-args a"] == ["", ["instead of --binding-args, ddprun places ranks by --bind"]]
+    assert horovodrun("-v").stdout.startswith("ddp-horovodrun (libddp) ")
 
 
 CONFIG = """
@@ -395,6 +448,52 @@ hvd.barrier()
     assert sum(each["name"] == "ALLGATHER" for each in second) == 3 and not any(each["name"] == "CYCLE_START" for each in second)
     merged = run(BIN / "ddp-info", "trace", tmp_path)
     assert merged.returncode == 0 and sum(each["name"] == "ALLGATHER" for each in json.loads(merged.stdout)["traceEvents"]) == 60, merged.stderr
+
+
+CLOCK = """
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+int clock_gettime(clockid_t clock, struct timespec *now) {
+  const char *ahead = getenv("TEST_CLOCK_AHEAD");
+  const int status = syscall(SYS_clock_gettime, clock, now);
+  if (clock == CLOCK_REALTIME && ahead) now->tv_sec += atoi(ahead);
+  return status;
+}
+"""
+
+
+def test_a_timeline_of_hosts_whose_clocks_differ_has_one_clock(adapter, tmp_path):
+    program = TIMELINE + """
+assert abs(time.time() - float(sys.argv[2]) - int(os.environ["TEST_CLOCK_AHEAD"])) < 600, "the clock is not shifted"
+model = torch.nn.Linear(3, 2)
+optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), 0.1))
+hvd.barrier()
+hvd.start_timeline(sys.argv[1])
+hvd.barrier()
+for each in range(5):
+    step()
+    optimizer.zero_grad()
+    model(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+hvd.barrier()
+hvd.stop_timeline()
+"""
+    (tmp_path / "train.py").write_text(program)
+    (tmp_path / "clock.c").write_text(CLOCK)
+    done = run("cc", "-shared", "-fPIC", "-o", tmp_path / "clock.so", tmp_path / "clock.c")
+    assert done.returncode == 0, done.stderr
+    shift = f'export LD_PRELOAD={tmp_path}/clock.so TEST_CLOCK_AHEAD=$(($RANK * 7200 - 3600 * ($RANK > 1))); exec "$@"'  # 0, 2 and 3 hours
+    file = tmp_path / "timeline.json"
+    done = run(BIN / "ddprun", "-n", 3, "--no-python", "sh", "-c", shift, "sh", sys.executable, tmp_path / "train.py", file, time.time())
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = tracks(json.loads(file.read_text()))
+    times = [[each["ts"] for (of, _), track in found.items() if of == rank for each in track] for rank in range(3)]
+    for rank in (1, 2):
+        assert (rank, "allreduce.DistributedOptimizer.0.bucket.0") in found and len(times[rank]) >= len(times[0]) / 2, found.keys()
+        assert min(times[0]) - 600e6 < min(times[rank]) and max(times[rank]) < max(times[0]) + 600e6, (rank, times)
 
 
 def test_a_timeline_of_a_job_that_is_killed_is_json(adapter, tmp_path):

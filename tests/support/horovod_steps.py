@@ -1,6 +1,9 @@
 """Checks of horovod_job.py on the steps of optimizers: closures, states of all kinds, steps that are left out or fail, compiled
 models."""
 
+import os
+
+import compiled_overlap
 import libddp.horovod as hvd
 import torch
 
@@ -183,3 +186,8 @@ def compiled(rank, size):
         equal_on_all([each.grad.tolist() for each in model.parameters()])
         wrapped.step()
     same(model, trained_alone(size))
+    wide = compiled_overlap.Model()
+    os.environ["HOROVOD_FUSION_THRESHOLD"] = str(1 << 20)
+    wrapped = hvd.DistributedOptimizer(momentum(wide.parameters()), wide.named_parameters(), comm_hook=compiled_overlap.hook)
+    del os.environ["HOROVOD_FUSION_THRESHOLD"]
+    compiled_overlap.check(torch.compile(wide, backend="aot_eager"), wrapped.zero_grad, wrapped.step)

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as Theirs
 
+import compiled_overlap
 import libddp.torch
 from libddp.torch import DistributedDataParallel as Ours
 from libddp_torch_exchanges import delayed_parameters, sparse_gradients, sparse_tensors  # noqa: F401, checks
@@ -212,6 +213,9 @@ def compiled():
         for each in (fast, plain):
             each(inputs).square().sum().backward()
     torch.testing.assert_close(model.module.weight.grad, plain.module.weight.grad)
+    wide = Ours(compiled_overlap.Model(), bucket_cap_mb=1)
+    wide.register_comm_hook(None, compiled_overlap.hook)
+    compiled_overlap.check(torch.compile(wide, backend="aot_eager"))
 
 
 def distributed_features():

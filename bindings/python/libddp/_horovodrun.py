@@ -91,9 +91,8 @@ def translate(arguments: list[str]) -> tuple[list[str], dict[str, str], list[str
         given = parser.parse_args([*from_file, *arguments])  # what is on the command line comes later, and so holds
     value = {name: getattr(given, name.replace("-", "_")) for name in (*_NO_EFFECT, *_VARIABLES, *_NO_EFFECT_FLAGS, *_ELASTIC)}
     if elastic := [f"--{name}" for name in _ELASTIC if value[name] is not None]:
-        parser.error(f"{', '.join(elastic)}: ranks cannot leave or come yet; start a fixed number by -np")
-    if given.binding_args:
-        parser.error("--binding-args: ddprun places ranks by --bind")
+        parser.error(f"{', '.join(elastic)}: ranks do not leave or come while a program runs; give -np, or let ddprun "
+                     "--nnodes MIN:MAX start it again on the nodes that are there")
     words, variables = [], {}
     for option, text in (("-n", given.num_proc), ("-H", given.hosts), ("--hostfile", given.hostfile), ("--ssh-port", given.ssh_port)):
         if text is not None:
@@ -110,7 +109,7 @@ def translate(arguments: list[str]) -> tuple[list[str], dict[str, str], list[str
     if given.verbose:
         words.append("-v")
     if given.network_interfaces:
-        variables["DDP_SOCKET_IFNAME"] = given.network_interfaces.split(",")[0]
+        variables["DDP_SOCKET_IFNAME"] = given.network_interfaces  # the first that all nodes have
         variables["NCCL_SOCKET_IFNAME"] = "=" + given.network_interfaces
     if given.log_level:
         variables["DDP_LOG_LEVEL"] = _LEVELS[given.log_level]
@@ -125,6 +124,8 @@ def translate(arguments: list[str]) -> tuple[list[str], dict[str, str], list[str
     idle += ["--log-with-timestamp"] if given.log_with_timestamp else []
     idle += [f"--{name}" for name in ("gloo", "mpi", "jsrun", "tcp") if getattr(given, name)]
     notices = [f"no effect: {', '.join(idle)}"] if idle else []
+    if given.binding_args:
+        notices.append("instead of --binding-args, ddprun places ranks by --bind")
     if value["autotune"]:
         notices.append("instead of --autotune, python -m libddp.training.advise measures settings on the running program")
     return words, variables, notices, given

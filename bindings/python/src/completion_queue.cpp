@@ -92,7 +92,7 @@ void release(HeldObject* chain) noexcept {
     chain = held->next;
     or_stop([&] {  // finalizers are Python code
       if (held->buffer.obj != nullptr) PyBuffer_Release(&held->buffer);
-      Py_XDECREF(held->capsule);
+      Py_XDECREF(held->object);
     });
   }
 }

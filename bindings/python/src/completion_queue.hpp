@@ -61,10 +61,10 @@ class Mailbox {
 // Python objects that operations keep alive. Operations end on any thread, so what they held is put aside there,
 // without Python, and released by the next call that holds the GIL.
 
-/// References that belong together: a buffer that was exported, or a capsule. A chain through next.
+/// References that belong together: a buffer that was exported, or an object. A chain through next.
 struct HeldObject {
   Py_buffer buffer{};           ///< released if buffer.obj is set
-  PyObject* capsule = nullptr;  ///< a new reference, or null
+  PyObject* object = nullptr;   ///< a new reference, or null
   HeldObject* next = nullptr;
 };
 

@@ -47,6 +47,21 @@ struct PythonHandle {
   NamedHandle handle;
 };
 
+/// What Horovod's reductions take, where they need not compute in another type.
+bool can_be_reduced(DType dtype) noexcept {
+  switch (dtype) {
+    case DType::uint8:
+    case DType::int8:
+    case DType::int32:
+    case DType::int64:
+    case DType::float16:
+    case DType::bfloat16:
+    case DType::float32:
+    case DType::float64: return true;
+    default: return false;
+  }
+}
+
 template <class Enum, std::size_t size>
 Enum one_of(const std::array<Enum, size>& all, const std::string& name, const char* argument) {
   for (const Enum each : all) {
@@ -90,6 +105,36 @@ PythonHandle submit(PythonNamed& named, const std::string& kind, nb::bytes name,
   call.keep_alive = arguments.owner();
   const WithoutGil released;
   return {named->submit(std::move(call))};
+}
+
+/// submit() of an all_reduce in place that needs nothing beside: of one tensor, with a name.
+std::optional<PythonHandle> submit_plain(PythonNamed& named, nb::handle tensor, nb::handle name, nb::handle op,
+                                         bool stays) {
+  constexpr std::array kOps{ReduceOp::avg, ReduceOp::sum, ReduceOp::sum, ReduceOp::min, ReduceOp::max, ReduceOp::product};
+  constexpr std::size_t kAdasum = 2;
+  if (PyUnicode_CheckExact(name.ptr()) == 0) return std::nullopt;
+  std::size_t chosen = 0;
+  if (!op.is_none()) {
+    chosen = PyLong_CheckExact(op.ptr()) != 0 ? PyLong_AsSize_t(op.ptr()) : kOps.size();
+    if (PyErr_Occurred() != nullptr) PyErr_Clear();
+    if (chosen >= kOps.size() || chosen == kAdasum) return std::nullopt;
+  }
+  Py_ssize_t length = 0;
+  const char* const text = PyUnicode_AsUTF8AndSize(name.ptr(), &length);
+  if (text == nullptr) {
+    PyErr_Clear();
+    return std::nullopt;
+  }
+  release_dropped_objects();
+  TensorArguments arguments;
+  std::optional<TensorView> view = arguments.add_plain(tensor, stays);
+  if (!view || !can_be_reduced(view->dtype())) return std::nullopt;
+  NamedCall call{.kind = NamedKind::all_reduce, .name = {text, static_cast<std::size_t>(length)}};
+  call.tensors.push_back(*std::move(view));
+  call.op = kOps[chosen];
+  call.keep_alive = arguments.owner();
+  const WithoutGil released;
+  return PythonHandle{named->submit(std::move(call))};
 }
 
 bool done(const PythonHandle& handle) {
@@ -163,6 +208,10 @@ void add_named(nb::module_& module) {
                    "collections.abc.Iterable[libddp._types.Tensor] = (), op: str = 'sum', root: int = 0, splits: "
                    "collections.abc.Sequence[int] = (), on_gpu: bool = False, prescale: float = 1.0, postscale: float "
                    "= 1.0, number: int = 0) -> NamedHandle"))
+      .def("all_reduce", &submit_plain, "tensor"_a, "name"_a.none(), "op"_a.none(), "stays"_a,
+           nb::sig("def all_reduce(self, tensor: typing.Any, name: str | None, op: int | None, stays: bool) -> NamedHandle | None"),
+           "submit() of an all_reduce in place of one of PyTorch's tensors, op by Horovod's number; None: it needs more than "
+           "that, or is wrong. stays: the caller keeps the tensor meanwhile, but might resize it.")
       .def("join",
            [](PythonNamed& named) {
              const WithoutGil released;

@@ -188,6 +188,34 @@ TensorView TensorArguments::add(nb::handle object, const char* name, Access acce
   return view;
 }
 
+std::optional<TensorView> TensorArguments::add_plain(nb::handle tensor, bool fixed) {
+  static PyObject* const storage_of = PyUnicode_InternFromString("untyped_storage");
+  static PyObject* const resizable_of = PyUnicode_InternFromString("resizable");
+  const dlpack::ExchangeApi* const api = exchange_of(tensor);
+  dlpack::Tensor seen{};
+  if (api == nullptr || api->describe == nullptr) return std::nullopt;
+  const auto call = [](nb::handle object, PyObject* method) {
+    PyObject* const made = or_stop([&] { return PyObject_CallMethodNoArgs(object.ptr(), method); });
+    if (made == nullptr) PyErr_Clear();
+    return nb::steal(made);
+  };
+  if (api->describe(tensor.ptr(), &seen) != 0) {
+    PyErr_Clear();
+    return std::nullopt;
+  }
+  const auto dtype = dtype_of_code(seen.dtype);
+  if (!dtype || seen.device.type != dlpack::kCpu) return std::nullopt;
+  if (seen.strides != nullptr && !is_dense<std::int64_t>(seen.shape, seen.strides, seen.dimensions, 1)) {
+    return std::nullopt;
+  }
+  nb::object storage = call(tensor, storage_of);
+  if (!storage.is_valid() || (fixed && !call(storage, resizable_of).is(nb::handle(Py_False)))) return std::nullopt;
+  TensorView view(static_cast<std::byte*>(seen.data) + seen.byte_offset, *dtype,
+                  std::span<const std::int64_t>(seen.shape, static_cast<std::size_t>(seen.dimensions)));
+  held_ = new HeldObject{.object = storage.release().ptr(), .next = held_};
+  return view;
+}
+
 TensorView TensorArguments::add_buffer(nb::handle object, const char* name, Access access, HeldObject& held) {
   const auto get = [&](int flags) { return PyObject_GetBuffer(object.ptr(), &held.buffer, flags) == 0; };
   if (!get(PyBUF_STRIDES | PyBUF_FORMAT)) {
@@ -265,7 +293,7 @@ TensorView TensorArguments::add_dlpack(nb::handle object, const char* name, Acce
   const std::span<const std::int64_t> shape(tensor->shape, static_cast<std::size_t>(tensor->dimensions));
   TensorView view(static_cast<std::byte*>(tensor->data) + tensor->byte_offset, *dtype, shape, device);
   // Not consumed, so that the capsule's own destructor ends it.
-  held.capsule = nb::object(capsule).release().ptr();
+  held.object = nb::object(capsule).release().ptr();
   return view;
 }
 

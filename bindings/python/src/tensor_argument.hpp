@@ -31,6 +31,11 @@ class TensorArguments {
   /// written. @param name of the argument, for messages. None gives an empty view if @p optional.
   TensorView add(nanobind::handle object, const char* name, Access access, bool optional = false);
 
+  /// The memory of one of PyTorch's tensors, which stays although the tensor gets another: with less work than add(),
+  /// and no call that compiles code or waits. Nothing for what is not on the CPU, not dense, not of a known type, or
+  /// of a class derived from PyTorch's; also, if @p fixed, where the tensor could be resized.
+  std::optional<TensorView> add_plain(nanobind::handle tensor, bool fixed);
+
   /// Keeps all that was added alive; nothing is left here.
   std::shared_ptr<const void> owner() { return held_ == nullptr ? nullptr : hold(std::exchange(held_, nullptr)); }
 
@@ -112,6 +117,8 @@ struct ExchangeApi {
   ExchangeApi* previous;
   void* allocate;
   int (*export_tensor)(void* object, VersionedTensor** made);
+  void* import_tensor;
+  int (*describe)(void* object, Tensor* made);  ///< may be null; what it fills in is the object's
 };
 
 }  // namespace ddp::python::dlpack

@@ -73,6 +73,21 @@ def start(kind: str, name: str, process_set: ProcessSet, tensors: Sequence[torch
                           name.number if isinstance(name, Unnamed) else 0), finish, result)
 
 
+def start_plain(tensor: torch.Tensor, name: str | None, op: int | None, waits: bool) -> int | None:
+    """An allreduce in place among all ranks that needs nothing around the engine; else None, as where it is wrong. waits: this
+    thread waits for it."""
+    job = _job.current()
+    if job is None:
+        return None
+    try:
+        handle = job.named.all_reduce(tensor, name, op, not waits)
+    except libddp.InvalidArgument:
+        raise
+    except libddp.Error as error:  # that ended all operations
+        raise HorovodInternalError.of(error) from None
+    return None if handle is None else keep(handle, None, tensor)
+
+
 def submitted(call: Callable[..., Any], *arguments: Any) -> Any:
     """The engine's handle. What is wrong with the arguments stays a ValueError."""
     try:

@@ -100,6 +100,10 @@ def _reduce_one(tensor: torch.Tensor, in_place: bool, name: str | None, op: int,
             or op == Adasum or prescale_factor != 1.0 or postscale_factor != 1.0):
         return _reduce([tensor], [tensor] if in_place else None, True, name, op, prescale_factor, postscale_factor, process_set)
     target = tensor if in_place else tensor.detach().clone()
+    if not in_place and process_set is global_process_set:
+        started = _operations.start_plain(target, name, op, True)
+        if started is not None:
+            return started
     label = name if name is not None else _operations.label("allreduce", None, _operations.member(process_set))
     return _operations.start("all_reduce", label, process_set, (target,), None, _OPS[op], result=target)
 
@@ -134,6 +138,10 @@ def allreduce_async(tensor: torch.Tensor, average: bool | None = None, name: str
 def allreduce_async_(tensor: torch.Tensor, average: bool | None = None, name: str | None = None, op: int | None = None,
                      prescale_factor: float = 1.0, postscale_factor: float = 1.0,
                      process_set: ProcessSet = global_process_set) -> int:
+    if average is None and prescale_factor == 1.0 == postscale_factor and process_set is global_process_set:
+        started = _operations.start_plain(tensor, name, op, False)
+        if started is not None:
+            return started
     _operations.hold([tensor])
     return _reduce_one(tensor, True, name, _op_of(op, average), prescale_factor, postscale_factor, process_set)
 
@@ -185,8 +193,12 @@ def allreduce_(tensor: torch.Tensor, average: bool | None = None, name: str | No
                prescale_factor: float = 1.0, postscale_factor: float = 1.0,
                process_set: ProcessSet = global_process_set) -> torch.Tensor:
     """In place, without a gradient."""
-    made: torch.Tensor = synchronize(_reduce_one(tensor, True, name, _op_of(op, average), prescale_factor, postscale_factor,
-                                                 process_set))
+    started = None
+    if average is None and prescale_factor == 1.0 == postscale_factor and process_set is global_process_set:
+        started = _operations.start_plain(tensor, name, op, True)
+    if started is None:
+        started = _reduce_one(tensor, True, name, _op_of(op, average), prescale_factor, postscale_factor, process_set)
+    made: torch.Tensor = synchronize(started)
     return made
 
 

@@ -18,7 +18,7 @@ import torch
 
 import libddp
 from libddp import _comm_hooks, _observers
-from libddp.horovod import _compressing_hook, _job, _sparse_gradients, _timeline, mpi_ops
+from libddp.horovod import _compiled_models, _compressing_hook, _job, _sparse_gradients, _timeline, mpi_ops
 from libddp.horovod.compression import Compression
 from libddp.horovod.exceptions import HorovodInternalError
 from libddp.horovod.mpi_ops import Adasum, Average, ExactAverage, Max, Min, Product, Sum
@@ -166,6 +166,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         self._requires_update: set[torch.Tensor] = set()
         self._synchronized = self._should_skip = self._traced = False
         self._engines: list[Any] = []
+        self._cap: int | None = None  # bytes of a bucket
         self._backends: dict[str, Any] = {}  # by device; its own, as ranks may come to optimizers in different orders
         _alive.add(self)
         self._make_engines()
@@ -215,7 +216,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         from libddp import _adapter
         adapter = _adapter.load()
         given = _job._bytes("HOROVOD_FUSION_THRESHOLD", -1)
-        cap = None if given < 0 else max(given, 1)  # 0: each gradient by itself
+        self._cap = None if given < 0 else max(given, 1)  # 0: each gradient by itself
         sparse = set() if self._sparse_as_dense else self._sparse(own)
         for handle in self._dense_hooks:
             handle.remove()
@@ -235,13 +236,14 @@ class _DistributedOptimizer(torch.optim.Optimizer):
             engine = adapter.Averager(
                 names=[self._parameter_names.get(each, f"added.{place}") for place, each in enumerate(tensors)],
                 tensors=tensors, sparse=[id(each) in sparse for each in tensors], backend=self._backend_for(str(device), device),
-                cap=cap, first=1 << 20, caps=[], broadcast=False, view=False,
+                cap=self._cap, first=1 << 20, caps=[], broadcast=False, view=False,
                 find_unused=True, static_graph=False, skip_unused=False, write_unused=self._writes_unused, delayed=[],
                 delayed_behind=None, hook=hook, module_name=type(self).__name__, broadcast_buffers=False, sample_rate=self._sample_rate,
                 find_straggler=False, compute=None, reduce=None)
             engine.begin_by_gradients(self.backward_passes_per_step, self._adds_up())
             self._engines.append(engine)
         _timeline.begin(self, _job.job().named.recording())
+        _compiled_models.cut_by(self)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Collective over the process set, as the constructor."""
