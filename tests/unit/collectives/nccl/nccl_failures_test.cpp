@@ -3,6 +3,7 @@
 #include "collectives/nccl/nccl_queue.hpp"
 #include "collectives/nccl/rank_report.hpp"
 #include "support/error_of.hpp"
+#include "support/sanitized.hpp"
 #include "unit/collectives/engine/inline_backend.hpp"
 #include "unit/collectives/fake_backend.hpp"
 #include "unit/collectives/nccl/device_group.hpp"
@@ -192,7 +193,7 @@ TEST_F(NcclFailures, AThousandGroupsLeaveNothing) {
   }
   const FakeCudaLive before = live();
   const int communicators = FAKE_NCCL(fake_nccl_live_comms)();  // one that NCCL could not abort
-  for (int i = 0; i < 1000; ++i) {
+  for (int i = 0; i < ::ddp::test::cases(1000); ++i) {
     BackendRanks group(nccl_ranks(2), "group" + std::to_string(i));
     group.on_all([&](int rank) {
       Operation barrier;

@@ -333,7 +333,8 @@ TEST_F(NcclOperations, IsNotCapturedBeforeTheGroupIsConnected) {
     Operation barrier;
     barrier.stream.handle = stream;
     cuda::check(cuda::driver().stream_begin_capture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL), "capturing");
-    Request& request = group.at(rank).init({&barrier, 1}, soon());
+    // computes until then
+    Request& request = group.at(rank).init({&barrier, 1}, Deadline::after(milliseconds(300)));
     request.post();
     EXPECT_EQ(request.poll(), Outcome::peers_failed);
     EXPECT_NE(request.failure().cause.find("run one first"), std::string::npos) << request.failure().cause;

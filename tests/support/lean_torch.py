@@ -1,0 +1,95 @@
+"""PyTorch without its compiler where a program does not compile: half of the processor time that a rank of a test takes until
+its first step. Optimizers and DDP import torch._dynamo only to keep it from tracing them, or to ask for its defaults. Here
+they do without as long as nothing has imported it; from then on they are as PyTorch has them.
+
+build/venv runs this file at the start of each interpreter (scripts/python-env); another DDP_TORCH_PYTHON does not.
+"""
+
+import functools
+import importlib
+import sys
+from importlib.machinery import PathFinder, SourceFileLoader
+
+COMPILER = "torch._dynamo"
+
+
+class _Unused:
+    """Stands for a module until something else of it is used than what is known here."""
+
+    def __init__(self, name, **known):
+        self.__name__ = name
+        self.__dict__.update(known)
+
+    def __getattr__(self, name):
+        return getattr(importlib.import_module(self.__name__), name)
+
+
+_undisabled = []  # functions that the compiler, once it is there, must not trace
+
+
+def _call_undisabled(module):  # torch._compile
+    original = module._disable_dynamo
+
+    @functools.wraps(original)
+    def disable(function=None, recursive=True):
+        if function is None:
+            return functools.partial(disable, recursive=recursive)
+        wrapped = original(function, recursive)
+        if COMPILER not in sys.modules:
+            function.__dynamo_disable = function  # what the wrapper else asks the compiler for, and keeps there
+            _undisabled.append(function)
+        return wrapped
+
+    module._disable_dynamo = disable
+
+
+def _disable_again(module):  # torch._dynamo
+    for function in _undisabled:
+        del function.__dynamo_disable
+    _undisabled.clear()
+
+
+def _step_without_graph_breaks(module):  # torch.optim.optimizer
+    original = module._use_grad_for_differentiable
+
+    def use_grad(function):
+        whole = original(function)
+
+        @functools.wraps(function)
+        def step(self, *args, **named):
+            if COMPILER in sys.modules:
+                return whole(self, *args, **named)
+            with sys.modules["torch"].set_grad_enabled(self.defaults["differentiable"]):
+                return function(self, *args, **named)
+
+        return step
+
+    module._use_grad_for_differentiable = use_grad
+
+
+def _know_defaults(module):  # torch
+    if COMPILER not in sys.modules:
+        module._dynamo = _Unused(COMPILER, utils=_Unused(COMPILER + ".utils", get_optimize_ddp_mode=lambda: "ddp_optimizer"))
+
+
+AFTER = {"torch._compile": _call_undisabled, "torch.optim.optimizer": _step_without_graph_breaks, "torch": _know_defaults,
+         COMPILER: _disable_again}
+
+
+class _Loader(SourceFileLoader):
+    def exec_module(self, module):
+        super().exec_module(module)
+        AFTER[module.__name__](module)
+
+
+class _Finder:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        spec = PathFinder.find_spec(name, path, target) if name in AFTER else None
+        if spec and isinstance(spec.loader, SourceFileLoader):
+            spec.loader = _Loader(spec.loader.name, spec.loader.path)
+            return spec
+        return None
+
+
+sys.meta_path.insert(0, _Finder)
