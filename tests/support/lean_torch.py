@@ -2,11 +2,13 @@
 its first step. Optimizers and DDP import torch._dynamo only to keep it from tracing them, or to ask for its defaults. Here
 they do without as long as nothing has imported it; from then on they are as PyTorch has them.
 
-build/venv runs this file at the start of each interpreter (scripts/python-env); another DDP_TORCH_PYTHON does not.
+build/venv runs this file at the start of each interpreter (scripts/python-env); another DDP_TORCH_PYTHON does not. With
+DDP_TEST_WHOLE_TORCH, which scripts/test --all sets, it does nothing.
 """
 
 import functools
 import importlib
+import os
 import sys
 from importlib.machinery import PathFinder, SourceFileLoader
 
@@ -92,4 +94,5 @@ class _Finder:
         return None
 
 
-sys.meta_path.insert(0, _Finder)
+if "DDP_TEST_WHOLE_TORCH" not in os.environ:
+    sys.meta_path.insert(0, _Finder)
