@@ -1,10 +1,10 @@
-// What a job's coordinator sends, holds and computes when many nodes join: the real Coordinator in a process of its own,
-// and in another one agents without ranks, which speak the control protocol as ddprun's do.
+// What a job's coordinator sends, holds and computes when many nodes join: the real Coordinator in a process of its
+// own, and in another one agents without ranks, which speak the control protocol as ddprun's do.
 //
 //   bench_scale_swarm NODES RANKS_PER_NODE FENCE_BYTES NAMES
 //
-// FENCE_BYTES: what each rank contributes to each of two fences; 0: no fence. NAMES: the hosts' names, "ranges" (n17) or
-// "scattered" (no number follows another). Prints a JSON object.
+// FENCE_BYTES: what each rank contributes to each of two fences; 0: no fence. NAMES: the hosts' names, "ranges" (n17)
+// or "scattered" (no number follows another). Prints a JSON object.
 #include <linux/tcp.h>
 #include <netinet/in.h>
 #include <sys/resource.h>
@@ -74,11 +74,8 @@ PeerLimits patient() { return {.beat = kLimit / 10, .peer_timeout = kLimit, .ans
 int lead(const Swarm& swarm, const control::Secret& secret, int to_swarm) {
   stream::EventLoop loop;
   CoordinatorOptions options;
-  options.membership = {.min_nodes = swarm.nodes,
-                        .max_nodes = swarm.nodes,
-                        .run_id = "swarm",
-                        .version = "1",
-                        .join_timeout = kLimit};
+  options.membership = {
+      .min_nodes = swarm.nodes, .max_nodes = swarm.nodes, .run_id = "swarm", .version = "1", .join_timeout = kLimit};
   options.job_console = true;
   options.peers = patient();
   Coordinator coordinator(options, loop,
