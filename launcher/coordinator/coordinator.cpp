@@ -26,9 +26,9 @@ constexpr std::chrono::milliseconds kLastAttemptGrace{2'000};
 constexpr std::chrono::milliseconds kNoGrace{0};
 // For nodes' answers to arrive.
 constexpr std::chrono::seconds kStackReserve{2};
-// What all nodes may have sent to a slow console, in all, and what a node may at least and at most.
-constexpr std::int64_t kConsoleBytes = std::int64_t{64} << 20U;
-constexpr std::int64_t kLeastWindowBytes = std::int64_t{32} << 10U;
+// What all nodes may have sent to a slow console of each stream, in all, and what a node may at least and at most.
+constexpr std::int64_t kConsoleBytes = std::int64_t{16} << 20U;
+constexpr std::int64_t kLeastWindowBytes = std::int64_t{1} << 10U;
 constexpr std::int64_t kMostWindowBytes = std::int64_t{512} << 10U;
 // What nobody should wait for without a word.
 constexpr std::chrono::seconds kWaitToldAfter{5};
