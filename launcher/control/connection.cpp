@@ -42,6 +42,20 @@ void require_sendable(std::size_t bytes) {
                .cause = fmt::format("it has {} bytes; at most {} can be sent", bytes, kMaxMessageBytes)}};
 }
 
+/// The next bytes of a message from @p begin on, at most kPieceBytes. @param joined keeps those that do not lie
+/// together
+std::span<const std::byte> piece_of(const Encoded& message, std::size_t begin, Bytes& joined) {
+  const std::span<const std::byte> first{*message.bytes};
+  const std::span<const std::byte> rest = message.rest ? std::span{*message.rest} : std::span<const std::byte>{};
+  const std::size_t size = std::min(message.size() - begin, kPieceBytes);
+  if (begin >= first.size()) return rest.subspan(begin - first.size(), size);
+  if (begin + size <= first.size()) return first.subspan(begin, size);
+  joined.assign(first.begin() + static_cast<std::ptrdiff_t>(begin), first.end());
+  const auto more = rest.first(size - joined.size());
+  joined.insert(joined.end(), more.begin(), more.end());
+  return joined;
+}
+
 }  // namespace
 
 Connection::Connection(base::UniqueFd socket, std::string peer, std::optional<stream::SessionCipher> cipher)
@@ -57,16 +71,16 @@ Connection::Connection(base::UniqueFd socket, std::string peer, std::optional<st
   }
 }
 
-void Connection::send(const Message& message) { queue(encode_once(message).bytes); }
+void Connection::send(const Message& message) { queue(encode_once(message)); }
 
 void Connection::beat() {
-  if (!wants_to_write()) queue(std::make_shared<const Bytes>());
+  if (!wants_to_write()) queue({});
 }
 
-void Connection::queue(std::shared_ptr<const Bytes> payload) {
+void Connection::queue(Encoded message) {
   if (!open() || sending_failed_) return;
-  require_sendable(payload->size());
-  outgoing_.push_back({.payload = std::move(payload), .framed = 0});
+  require_sendable(message.size());
+  outgoing_.push_back({.message = std::move(message), .framed = 0});
   flush();
 }
 
@@ -79,8 +93,8 @@ bool Connection::next_frame() {
     return false;
   }
   Outgoing& first = outgoing_.front();
-  const auto rest = std::span{*first.payload}.subspan(first.framed);
-  const auto piece = rest.first(std::min(rest.size(), kPieceBytes));
+  Bytes joined;
+  const auto piece = piece_of(first.message, first.framed, joined);
   frame_ = cipher_ ? stream::frame(cipher_->seal(piece)) : stream::frame(piece);
   first.framed += piece.size();
   if (piece.size() < kPieceBytes) outgoing_.pop_front();

@@ -68,11 +68,11 @@ class Connection {
 
  private:
   struct Outgoing {
-    std::shared_ptr<const Bytes> payload;
+    Encoded message;
     std::size_t framed = 0;  ///< bytes of it
   };
 
-  void queue(std::shared_ptr<const Bytes> payload);
+  void queue(Encoded message);
   bool next_frame();
   std::optional<Bytes> join(Bytes piece);
   void lose(std::string because);

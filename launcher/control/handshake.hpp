@@ -2,7 +2,9 @@
 // encrypted.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -31,6 +33,8 @@ inline constexpr stream::Protocol kProtocol{
     .magic = "ddpctl\r\n", .version = kProtocolVersion, .name = "ddprun's protocol", .listener = "coordinator"};
 
 inline constexpr std::size_t kMaxPending = 512;
+/// Where so many agents may connect at once.
+constexpr std::size_t max_pending(std::size_t agents) { return std::max(kMaxPending, agents); }
 
 /// The accepting side's listening sockets and the connections that have not authenticated yet. Never blocks. A
 /// connection that is not done in time, that sends anything else, or one too many of them (kMaxPending) is closed
@@ -52,6 +56,9 @@ class Listener {
            std::chrono::milliseconds silence = std::chrono::seconds(5));
   ~Listener();
 
+  /// So many agents may connect at once: as many connections may be unproven, if that is more than kMaxPending, but no
+  /// more than half of the descriptors.
+  void expect(std::size_t agents);
   std::uint16_t port() const;
   /// Numeric: "127.0.0.1:29400".
   std::vector<std::string> addresses() const;

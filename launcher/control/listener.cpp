@@ -27,10 +27,10 @@ constexpr std::size_t kCrowd = 16;
 constexpr std::chrono::seconds kLogPause{1};
 
 /// At most half of the descriptors are for strangers.
-std::size_t max_pending() {
+std::size_t allowed_pending(std::size_t agents) {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return kMaxPending;
-  return static_cast<std::size_t>(std::min<rlim_t>(kMaxPending, limit.rlim_cur / 2));
+  return static_cast<std::size_t>(std::min<rlim_t>(max_pending(agents), limit.rlim_cur / 2));
 }
 
 /// Checks proofs one after the other where that asks another process, so that a munged that hangs does not hold up a
@@ -126,7 +126,7 @@ struct Listener::Impl {
   Impl(std::shared_ptr<Prover> given, stream::Listeners listeners, std::chrono::milliseconds patience,
        std::chrono::milliseconds silence)
       : prover(std::move(given)),
-        limits{.most = max_pending(), .patience = patience, .silence = silence, .crowd = kCrowd},
+        limits{.most = allowed_pending(0), .patience = patience, .silence = silence, .crowd = kCrowd},
         admission(loop, std::move(listeners.sockets), limits,
                   {.greet =
                        [this](int) {
@@ -186,6 +186,8 @@ Listener::Listener(const std::string& address, std::uint16_t port, const Secret&
     : Listener(std::vector{address}, port, job_secret_prover(secret), patience, silence) {}
 
 Listener::~Listener() = default;
+
+void Listener::expect(std::size_t agents) { impl_->admission.allow(allowed_pending(agents)); }
 
 std::uint16_t Listener::port() const {
   const auto& sockets = impl_->admission.sockets();

@@ -93,8 +93,8 @@ constexpr auto description(const PrepareAttempt*) {
   return describe({"PrepareAttempt"},
                   fields<&T::epoch, &T::restart_count, &T::max_restarts, &T::node_rank, &T::console_window_bytes,
                          &T::still_after_ms, &T::nodes_lost, &T::progress_ms, &T::leave_grace_ms>(kCount),
-                  fields<&T::serve_store, &T::terminal_out, &T::terminal_err, &T::input, &T::elastic, &T::nodes>(),
-                  fields<&T::run_id, &T::name_space, &T::log_name, &T::log_suffix>(kPlainName));
+                  fields<&T::serve_store, &T::terminal_out, &T::terminal_err, &T::input, &T::elastic>(),
+                  fields<&T::run_id, &T::name_space, &T::log_name, &T::log_suffix>(kPlainName), fields<&T::nodes>());
 }
 constexpr auto description(const Input*) { return describe({"Input"}, fields<&Input::data, &Input::end>()); }
 constexpr auto description(const InputTaken*) { return describe({"InputTaken"}, fields<&InputTaken::bytes>(kCount)); }

@@ -10,9 +10,14 @@
 namespace ddp::launcher::control {
 
 Bytes encode(const Message& message) {
-  if (const auto* encoded = std::get_if<Encoded>(&message)) return *encoded->bytes;
-  return base::encode(message);
+  const auto* encoded = std::get_if<Encoded>(&message);
+  if (encoded == nullptr) return base::encode(message);
+  Bytes bytes = *encoded->bytes;
+  if (encoded->rest) bytes.insert(bytes.end(), encoded->rest->begin(), encoded->rest->end());
+  return bytes;
 }
+
+bool Encoded::operator==(const Encoded& other) const { return encode(*this) == encode(other); }
 
 Encoded encode_once(const Message& message) {
   if (const auto* encoded = std::get_if<Encoded>(&message)) return *encoded;

@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -15,10 +16,15 @@
 #include "diagnostics/metrics/metrics_page.hpp"
 #include "outcome/job_outcome.hpp"
 
+namespace ddp::base {
+class ByteReader;
+class ByteWriter;
+}  // namespace ddp::base
+
 namespace ddp::launcher::control {
 
 /// The same on both sides of a connection; it changes with every change of a message.
-inline constexpr int kProtocolVersion = 18;
+inline constexpr int kProtocolVersion = 19;
 
 // ---- agent to coordinator ----------------
 
@@ -180,11 +186,20 @@ struct NodeLayout {
   std::string host{};
   int nproc = 0;
   std::string role{};
-  std::vector<std::string> addresses{};  ///< of Hello
+  std::vector<std::string> addresses{};  ///< of Hello; only of the first node, where the others look for the store
   std::string socket_interface{};        ///< of its ranks' traffic between nodes; empty: none chosen
   std::string socket_reason{};           ///< one sentence
   bool operator==(const NodeLayout&) const = default;
 };
+
+/// By node rank. Compact on the wire (node_list.cpp): layouts that nodes share go once, names of hosts as ranges.
+struct NodeList : std::vector<NodeLayout> {
+  using std::vector<NodeLayout>::vector;
+  NodeList(std::vector<NodeLayout> nodes) : vector(std::move(nodes)) {}  // NOLINT(google-explicit-constructor)
+};
+void write_value(base::ByteWriter& out, const NodeList& nodes);
+/// Refuses more than 65,536 nodes, which may come in few bytes.
+void read_value(base::ByteReader& in, NodeList& nodes);
 
 /// The job as all agents see it: ranks of a node are consecutive, nodes in the order of the list.
 struct PrepareAttempt {
@@ -210,7 +225,7 @@ struct PrepareAttempt {
   bool elastic = false;          ///< a later attempt may have other nodes
   /// How long ranks may take to end for the leave of the receiver's node, before they get SIGTERM.
   std::int64_t leave_grace_ms = 0;
-  std::vector<NodeLayout> nodes{};
+  NodeList nodes{};  ///< sent last
   bool operator==(const PrepareAttempt&) const = default;
 };
 
@@ -375,7 +390,9 @@ struct StacksCollected {
 /// which share the bytes. encode() gives them, decode() never makes one. @p bytes is never null.
 struct Encoded {
   std::shared_ptr<const Bytes> bytes = std::make_shared<const Bytes>();
-  bool operator==(const Encoded& other) const { return *bytes == *other.bytes; }
+  std::shared_ptr<const Bytes> rest{};  ///< follows them; null: nothing does
+  std::size_t size() const { return bytes->size() + (rest ? rest->size() : 0); }
+  bool operator==(const Encoded& other) const;
 };
 
 using Message =
@@ -391,6 +408,10 @@ Bytes encode(const Message& message);
 
 /// As encode(), for a message to several connections, which share the bytes.
 Encoded encode_once(const Message& message);
+/// The same for plans that differ in all but their nodes: they share @p nodes, from encode_nodes(), in place of their
+/// own.
+Encoded encode_once(const PrepareAttempt& plan, std::shared_ptr<const Bytes> nodes);
+std::shared_ptr<const Bytes> encode_nodes(const NodeList& nodes);
 
 /// Throws Error(protocol) for anything that encode() does not produce. Allocates in proportion to @p bytes.
 Message decode(std::span<const std::byte> bytes);

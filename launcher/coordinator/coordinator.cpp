@@ -26,9 +26,9 @@ constexpr std::chrono::milliseconds kLastAttemptGrace{2'000};
 constexpr std::chrono::milliseconds kNoGrace{0};
 // For nodes' answers to arrive.
 constexpr std::chrono::seconds kStackReserve{2};
-// What all nodes may have sent to a slow console, in all, and what a node may at least and at most.
-constexpr std::int64_t kConsoleBytes = std::int64_t{64} << 20U;
-constexpr std::int64_t kLeastWindowBytes = std::int64_t{32} << 10U;
+// What all nodes may have sent to a slow console of each stream, in all, and what a node may at least and at most.
+constexpr std::int64_t kConsoleBytes = std::int64_t{16} << 20U;
+constexpr std::int64_t kLeastWindowBytes = std::int64_t{1} << 10U;
 constexpr std::int64_t kMostWindowBytes = std::int64_t{512} << 10U;
 // What nobody should wait for without a word.
 constexpr std::chrono::seconds kWaitToldAfter{5};
@@ -63,7 +63,8 @@ void Coordinator::listen(std::unique_ptr<control::Listener> listener) {
 }
 
 void Coordinator::send_to_nodes(const control::Message& message) {
-  for (const AttemptNode& node : attempt_->nodes()) links_.send(node.link, message);
+  const control::Encoded once = control::encode_once(message);
+  for (const AttemptNode& node : attempt_->nodes()) links_.send(node.link, once);
 }
 
 void Coordinator::refuse(int link, const std::string& why) {
@@ -183,15 +184,15 @@ void Coordinator::begin_attempt(const Roster& roster) {
       .input = false,
       .progress_ms = options_.progress_interval.count(),
       .elastic = membership_.rules().elastic(),
-      .leave_grace_ms = 0,
-      .nodes = attempt_->layout()};
+      .leave_grace_ms = 0};
+  const auto layout = control::encode_nodes(attempt_->layout());
   for (const AttemptNode& node : nodes) {
     plan.node_rank = node.rank;
     plan.serve_store = node.rank == 0;
     plan.input = options_.input && node.rank == 0;
     const bool leaves_at_once = node.link == own_link_ || options_.resize.how == ResizeManner::How::stop;
     plan.leave_grace_ms = plan.elastic && !leaves_at_once ? options_.resize.grace.count() : 0;
-    links_.send(node.link, plan);
+    links_.send(node.link, control::encode_once(plan, layout));
   }
   const int link = nodes.front().link;
   const bool anew = std::exchange(input_link_, link) != link;

@@ -57,7 +57,10 @@ JobAttempt::JobAttempt(const Roster& roster)
 
 std::vector<control::NodeLayout> JobAttempt::layout() const {
   std::vector<control::NodeLayout> layout;
-  for (const AttemptNode& node : nodes_) layout.push_back(node.layout);
+  for (const AttemptNode& node : nodes_) {
+    layout.push_back(node.layout);
+    if (node.rank > 0) layout.back().addresses.clear();
+  }
   return layout;
 }
 

@@ -54,11 +54,35 @@ const Member* MembershipPlan::find(const Test& test) const {
 
 std::string MembershipPlan::join(int agent, const control::Hello& hello, Time now) {
   if (std::string why = why_not(hello); !why.empty()) return why;
+  enter(agent, hello);
   waiting_.push_back({.agent = agent, .hello = hello, .id = next_id_++, .rests_until = rests_until(hello.host, now)});
   last_join_ = now;
   if (!first_join_) first_join_ = now;
   if (enough() && !last_call_) last_call_ = Deadline{now + rules_.last_call};
   return {};
+}
+
+void MembershipPlan::enter(int agent, const control::Hello& hello) {
+  agents_.insert(agent);
+  if (hello.order >= 0) orders_.emplace(hello.allocation, hello.order);
+  Program& program = programs_[hello.role];
+  program.name = program_name(hello);
+  ++program.members;
+}
+
+/// From the indexes.
+void MembershipPlan::remove(int agent) {
+  if (agents_.erase(agent) == 0) return;
+  const control::Hello& hello = find([agent](const Member& each) { return each.agent == agent; })->hello;
+  orders_.erase({hello.allocation, hello.order});
+  if (const auto program = programs_.find(hello.role); --program->second.members == 0) programs_.erase(program);
+}
+
+/// Whether a member has its order, or another program in its role.
+bool MembershipPlan::contradicts(const control::Hello& hello) const {
+  if (hello.order >= 0 && orders_.contains({hello.allocation, hello.order})) return true;
+  const auto program = programs_.find(hello.role);
+  return program != programs_.end() && program->second.name != program_name(hello);
 }
 
 std::string MembershipPlan::why_not(const control::Hello& hello) const {
@@ -75,6 +99,7 @@ std::string MembershipPlan::why_not(const control::Hello& hello) const {
   if (phase_ != Phase::gathering && hello.nproc == 0) return fmt::format("{} cannot start ranks", hello.host);
   if (std::string why = why_full(); !why.empty()) return why;
   if (std::string why = why_other_settings(hello); !why.empty()) return why;
+  if (!contradicts(hello)) return {};
   const auto same_order_as = [&hello](const control::Hello& other) {
     return hello.order >= 0 && other.order == hello.order && other.allocation == hello.allocation;
   };
@@ -113,6 +138,7 @@ std::string MembershipPlan::why_other_settings(const control::Hello& hello) cons
 }
 
 bool MembershipPlan::lost(int agent) {
+  remove(agent);
   bool member = std::erase_if(waiting_, [&](const Member& each) { return each.agent == agent; }) > 0;
   for (std::optional<Member>& slot : slots_) {
     if (!slot || slot->agent != agent) continue;
@@ -427,6 +453,7 @@ std::optional<Deadline> MembershipPlan::first_rested(Time now) const {
 }
 
 std::chrono::milliseconds MembershipPlan::rest_of(int agent, Time now) const {
+  if (losses_.empty()) return {};
   const Member* member = find([agent](const Member& each) { return each.agent == agent; });
   if (member == nullptr || member->rests_until <= now) return {};
   return std::chrono::ceil<std::chrono::milliseconds>(member->rests_until - now);
@@ -466,10 +493,6 @@ bool MembershipPlan::is_spare(int agent) const {
   const auto found =
       std::find_if(waiting_.begin(), waiting_.end(), [agent](const Member& each) { return each.agent == agent; });
   return found != waiting_.end() && found - waiting_.begin() >= room();
-}
-
-bool MembershipPlan::has_joined(int agent) const {
-  return find([agent](const Member& each) { return each.agent == agent; }) != nullptr;
 }
 
 std::optional<int> MembershipPlan::agent_of(std::int64_t order) const {

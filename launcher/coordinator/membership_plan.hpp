@@ -9,6 +9,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -172,7 +173,7 @@ class MembershipPlan {
 
   // ---- facts
 
-  bool has_joined(int agent) const;
+  bool has_joined(int agent) const { return agents_.contains(agent); }
   /// Agents of a Slurm job's nodes.
   std::vector<int> agents_of(const std::string& allocation) const;
   /// Whether that member came from another allocation than the job's own.
@@ -203,6 +204,12 @@ class MembershipPlan {
     between,    ///< it has ended
   };
 
+  /// What members of a role run.
+  struct Program {
+    std::string name;
+    int members = 0;
+  };
+
   /// The losses of a host that followed each other.
   struct Losses {
     int count = 0;
@@ -214,6 +221,9 @@ class MembershipPlan {
   bool is_crash_loop(Time now) const;
   std::string why_not(const control::Hello& hello) const;
   std::string why_other_settings(const control::Hello& hello) const;
+  bool contradicts(const control::Hello& hello) const;
+  void enter(int agent, const control::Hello& hello);
+  void remove(int agent);
   void note_losses(Time now);
   Time rests_until(const std::string& host, Time now) const;
   /// When the first of those that rest has rested; nothing: none does.
@@ -244,18 +254,22 @@ class MembershipPlan {
   bool more_may_come_ = true;
   Phase phase_ = Phase::gathering;
   std::vector<std::optional<Member>> slots_;  ///< of the last roster; those that it has lost are empty
-  std::vector<Member> waiting_;               ///< for the next one, in the order in which they came
-  std::map<int, bool> leaving_;               ///< agents in slots that the next roster does without; by a user's wish
-  std::vector<Release> released_;             ///< of which decide() has not said so
-  std::vector<std::string> left_;             ///< hosts, since the last roster
-  std::vector<std::string> lost_;             ///< likewise
-  std::set<int> parked_;                      ///< agents, likewise
-  std::string asked_by_;                      ///< for the next roster
-  std::map<std::string, Losses> losses_;      ///< by host
-  bool announced_ = false;                    ///< that this generation ends
-  bool leave_announced_ = false;              ///< for a node that leaves
-  bool admits_ = true;                        ///< this generation ends for nodes that join
-  std::optional<Time> first_join_;            ///< since the last roster
+  // Of all members, so that one that joins is not compared with each.
+  std::set<int> agents_;
+  std::set<std::pair<std::string, std::int64_t>> orders_;  ///< by allocation
+  std::map<std::string, Program> programs_;                ///< by role
+  std::vector<Member> waiting_;                            ///< for the next one, in the order in which they came
+  std::map<int, bool> leaving_;           ///< agents in slots that the next roster does without; by a user's wish
+  std::vector<Release> released_;         ///< of which decide() has not said so
+  std::vector<std::string> left_;         ///< hosts, since the last roster
+  std::vector<std::string> lost_;         ///< likewise
+  std::set<int> parked_;                  ///< agents, likewise
+  std::string asked_by_;                  ///< for the next roster
+  std::map<std::string, Losses> losses_;  ///< by host
+  bool announced_ = false;                ///< that this generation ends
+  bool leave_announced_ = false;          ///< for a node that leaves
+  bool admits_ = true;                    ///< this generation ends for nodes that join
+  std::optional<Time> first_join_;        ///< since the last roster
   Time last_join_{};
   int not_coming_;          ///< nodes that the first roster does without
   Deadline join_deadline_;  ///< gathering and between

@@ -195,7 +195,9 @@ class Process {
     const int each = role_.role == LaunchRole::frontend && role_.by_hosts ? 4 : 1;
     const bool open = role_.role == LaunchRole::endpoint || role_.joinable();
     const int spares = open ? std::max(role_.spares, role_.nodes.max) : role_.spares;
-    allow_connections(static_cast<rlim_t>(role_.nodes.max + spares) * each + (listener ? control::kMaxPending : 0), 0);
+    const auto agents = static_cast<std::size_t>(role_.nodes.max + spares);
+    allow_connections(static_cast<rlim_t>(agents) * each + (listener ? control::max_pending(agents) : 0), 0);
+    if (listener) listener->expect(agents);
     CoordinatorOptions coordination = coordinator_options(options_, role_, environment_);
     coordination.peers = peers_;
     coordination.progress_interval = reporter_.progress_interval();

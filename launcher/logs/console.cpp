@@ -199,7 +199,8 @@ void ConsoleSink::close() {
 
 namespace {
 
-constexpr std::size_t kBatchBytes = std::size_t{64} << 10U;
+constexpr std::size_t kMostBatchBytes = std::size_t{64} << 10U;
+constexpr std::size_t kBatchesPerWindow = 4;
 using control::kWholeLines;
 
 }  // namespace
@@ -211,6 +212,7 @@ RemoteConsole::RemoteConsole(control::Connection& link, int epoch, bool error, s
       epoch_(epoch),
       error_(error),
       window_bytes_(window_bytes),
+      batch_bytes_(std::clamp(window_bytes / kBatchesPerWindow, std::size_t{1}, kMostBatchBytes)),
       make_own_(std::move(make_own)),
       owners_{nullptr} {}
 
@@ -221,7 +223,7 @@ bool RemoteConsole::dropped(std::size_t bytes) {
 
 /// A piece at the end of the last unsent batch. @p mergeable: reuses the last piece if it is @p owner's, too
 control::ConsolePiece& RemoteConsole::add(const void* owner, std::size_t bytes, bool mergeable) {
-  if (unsent_.empty() || unsent_.back().bytes >= kBatchBytes)
+  if (unsent_.empty() || unsent_.back().bytes >= batch_bytes_)
     unsent_.push_back({.output = {.epoch = epoch_, .error = error_}, .bytes = 0});
   Batch& batch = unsent_.back();
   batch.bytes += bytes;
@@ -240,10 +242,14 @@ control::ConsolePiece& RemoteConsole::add(const void* owner, std::size_t bytes, 
 
 void RemoteConsole::append(const void* owner, std::string_view bytes) {
   if (own_) return own_->append(owner, bytes);
-  if (bytes.empty() || dropped(bytes.size())) return;
-  control::ConsolePiece& piece = add(owner, bytes.size(), true);
-  piece.unprefixed = true;
-  piece.text += bytes;
+  if (dropped(bytes.size())) return;
+  while (!bytes.empty()) {
+    const std::string_view part = bytes.substr(0, batch_bytes_);
+    control::ConsolePiece& piece = add(owner, part.size(), true);
+    piece.unprefixed = true;
+    piece.text += part;
+    bytes.remove_prefix(part.size());
+  }
 }
 
 void RemoteConsole::append_line(const void* owner, std::string_view prefix, const LinePiece& piece) {
@@ -279,7 +285,8 @@ void RemoteConsole::flush() {
 
 bool RemoteConsole::ready() const {
   if (own_) return own_->ready();
-  return !unsent_.empty() && untaken_bytes_ < window_bytes_ && link_.open();
+  const bool room = untaken_.empty() || (!unsent_.empty() && untaken_bytes_ + unsent_.front().bytes <= window_bytes_);
+  return !unsent_.empty() && room && link_.open();
 }
 
 std::size_t RemoteConsole::queued() const { return own_ ? own_->queued() : unsent_bytes_ + untaken_bytes_; }

@@ -135,7 +135,7 @@ class RemoteConsole : public Console {
   using MakeOwn = std::function<std::unique_ptr<Console>()>;
 
   /// @param link must outlive the object; shared with the other stream
-  /// @param window_bytes what may be on its way
+  /// @param window_bytes what may be on its way; a line that is longer goes alone
   /// @param make_own makes the console of this process
   RemoteConsole(control::Connection& link, int epoch, bool error, std::size_t window_bytes, std::string name,
                 MakeOwn make_own);
@@ -169,6 +169,7 @@ class RemoteConsole : public Console {
   int epoch_;
   bool error_;
   std::size_t window_bytes_;
+  std::size_t batch_bytes_;  ///< of a message, without the rest of its last line
   MakeOwn make_own_;
   std::unique_ptr<Console> own_;  ///< after fall_back()
   std::deque<Batch> unsent_, untaken_;

@@ -10,7 +10,7 @@
 namespace ddp::tests {
 
 /// Gives every field a value that its rule allows and that is not the default. For types with a codec of their own,
-/// which have no table, there is `void fill_sample(T&)` beside them or in the test.
+/// which have no table and are no lists, there is `void fill_sample(T&)` beside them or in the test.
 class MessageFiller {
  public:
   /// @param wrong breaks one rule, the first for 0; none if negative.
@@ -44,7 +44,7 @@ class MessageFiller {
       ErrorDetail detail{};
       fill(detail);
       value = Error{std::move(detail)};
-    } else if constexpr (message::HasOwnCodec<T>) {
+    } else if constexpr (message::HasOwnCodec<T> && !requires { value.resize(2); }) {
       fill_sample(value);
     } else if constexpr (message::IsTable<T>) {
       std::apply(
@@ -64,7 +64,7 @@ class MessageFiller {
       fill(entry, rule);
       value.insert(std::move(entry));
     } else {
-      if constexpr (message::kIs<T, std::vector>) {
+      if constexpr (requires { value.resize(2); }) {
         std::size_t size = std::clamp<std::size_t>(2, rule.fewest, rule.count);
         if (rule.fewest > 0 && breaks()) size = rule.fewest - 1;
         if (is_limited(rule.count) && breaks()) size = rule.count + 1;

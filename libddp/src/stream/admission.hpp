@@ -112,6 +112,8 @@ class Admission {
   /// Who waits; null: it is gone.
   Conversation* find(Strangers::Number number);
   void resume(Strangers::Number number);
+  /// So many may be unproven from now on, instead of StrangerLimits::most.
+  void allow(std::size_t most) { strangers_.allow(most); }
   /// Who is unproven.
   std::size_t size() const { return strangers_.size(); }
   const std::vector<base::UnsharedFd>& sockets() const { return acceptor_.sockets(); }

@@ -15,11 +15,6 @@ constexpr std::size_t kMappedBytes = 12;
 constexpr Address kMapped{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
 constexpr Address kLoopback{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1};
 
-template <class Shares>
-auto find_share(Shares& shares, const ConnectionSource& source) {
-  return std::find_if(shares.begin(), shares.end(), [&](const auto& each) { return each.source == source; });
-}
-
 }  // namespace
 
 ConnectionSource source_of(const Address& ipv6) {
@@ -43,25 +38,26 @@ ConnectionSource source_of(const sockaddr_storage& address) {
 }
 
 void SourceShares::add(const ConnectionSource& source) {
-  if (const auto found = find_share(shares_, source); found != shares_.end()) {
-    ++found->connections;
-  } else {
-    shares_.push_back({.source = source, .connections = 1});
-  }
+  Share& share = shares_[source];
+  if (++share.connections == 1) share.number = ++arrivals_;
 }
 
 void SourceShares::remove(const ConnectionSource& source) {
-  if (const auto found = find_share(shares_, source); --found->connections == 0) shares_.erase(found);
+  if (const auto found = shares_.find(source); --found->second.connections == 0) shares_.erase(found);
 }
 
 std::size_t SourceShares::of(const ConnectionSource& source) const {
-  const auto found = find_share(shares_, source);
-  return found == shares_.end() ? 0 : found->connections;
+  const auto found = shares_.find(source);
+  return found == shares_.end() ? 0 : found->second.connections;
 }
 
 ConnectionSource SourceShares::largest() const {
-  const auto fewer = [](const Share& a, const Share& b) { return a.connections < b.connections; };
-  return std::max_element(shares_.begin(), shares_.end(), fewer)->source;
+  const auto less = [](const auto& a, const auto& b) {
+    const Share& one = a.second;
+    const Share& other = b.second;
+    return one.connections != other.connections ? one.connections < other.connections : one.number > other.number;
+  };
+  return std::max_element(shares_.begin(), shares_.end(), less)->first;
 }
 
 void Strangers::add(Number number, const ConnectionSource& source, bool known) {

@@ -6,12 +6,12 @@
 
 #include <array>
 #include <chrono>
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
 #include <set>
-#include <vector>
 
 #include <ddp/deadline.hpp>
 
@@ -21,7 +21,7 @@ namespace ddp::stream {
 /// ones compare equal. All the addresses that one host can easily have are one source.
 struct ConnectionSource {
   std::array<std::uint8_t, 16> bytes{};
-  friend bool operator==(const ConnectionSource&, const ConnectionSource&) = default;
+  friend auto operator<=>(const ConnectionSource&, const ConnectionSource&) = default;
 };
 
 /// @param ipv6 in network byte order, IPv4 mapped
@@ -29,22 +29,24 @@ ConnectionSource source_of(const std::array<std::uint8_t, 16>& ipv6);
 /// Of other families than AF_INET and AF_INET6 all are one.
 ConnectionSource source_of(const sockaddr_storage& address);
 
-/// How many connections each source has. Takes time linear in the number of sources.
+/// How many connections each source has.
 class SourceShares {
  public:
   void add(const ConnectionSource& source);
   /// It must have been added.
   void remove(const ConnectionSource& source);
   std::size_t of(const ConnectionSource& source) const;
-  /// The source with the most; of several, the one that has had connections for the longest. There must be one.
+  /// The source with the most; of several, the one that has had connections for the longest. There must be one. Takes
+  /// time linear in the number of sources.
   ConnectionSource largest() const;
 
  private:
   struct Share {
-    ConnectionSource source;
-    std::size_t connections;
+    std::size_t connections = 0;
+    std::uint64_t number = 0;  ///< in the order of arrival
   };
-  std::vector<Share> shares_;  // in the order of arrival
+  std::map<ConnectionSource, Share> shares_;
+  std::uint64_t arrivals_ = 0;
 };
 
 /// What strangers may take of a listener.
@@ -73,6 +75,8 @@ class Strangers {
   /// It turns out to be known.
   void recognize(Number number);
 
+  /// From now on, instead of StrangerLimits::most.
+  void allow(std::size_t most) { limits_.most = most; }
   bool empty() const { return all_.empty(); }
   /// Without the known ones.
   std::size_t size() const { return crowd_; }

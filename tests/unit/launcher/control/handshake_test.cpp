@@ -163,6 +163,23 @@ TEST(Handshake, ManySilentConnectionsDoNotKeepTheGoodOneOut) {
   EXPECT_TRUE(receive_to_end(silent.front().get()).empty());  // the oldest had to go
 }
 
+TEST(Listener, AsManyMayBeUnprovenAsAgentsAreExpected) {
+  allow_many_descriptors();
+  const Secret secret = Secret::random();
+  Listener listener{"127.0.0.1", 0, secret, 60s, 60s};
+  listener.expect(kMaxPending + 200);
+  std::vector<base::UniqueFd> slow;
+  for (std::size_t i = 0; i < kMaxPending + 100; ++i) {
+    slow.push_back(raw(listener.port()));
+    listener.accept_ready();
+  }
+  const EphemeralKey key;
+  send_raw(slow.front().get(), encode(greeting_of(key)));
+  auto answer = std::async(std::launch::async, [&] { return receive_greeting(slow.front().get()); });
+  while (answer.wait_for(1ms) != std::future_status::ready) listener.accept_ready();
+  EXPECT_EQ(answer.get().version, static_cast<std::uint32_t>(kProtocolVersion));  // the oldest is still heard
+}
+
 /// An address of this host that counts as another source than its loopback addresses; empty: there is none.
 std::string other_source() {
   for (const topology::InterfaceFact& fact : topology::read_usable_interfaces()) {

@@ -27,6 +27,17 @@ TEST(CoordinatorTest, OutputOfNodesComesToTheJobsConsoleUntilTheyHaveCleanedUp) 
   EXPECT_EQ(job.heard_one<control::ConsoleTaken>(1), taken);
 }
 
+TEST(CoordinatorTest, TheMoreNodesTheLessEachMaySendToASlowConsole) {
+  constexpr int kNodes = 40;
+  CoordinatorJob job;
+  job.options.job_console = true;
+  job.options.membership.min_nodes = job.options.membership.max_nodes = kNodes;
+  for (int node = 0; node < kNodes; ++node) job.say(job.connect(), hello(fmt::format("n{}", node)));
+  const std::int64_t window = job.heard_one<control::PrepareAttempt>(0).console_window_bytes;
+  EXPECT_LE(window * kNodes, std::int64_t{16} << 20U);
+  EXPECT_GT(window * kNodes, std::int64_t{15} << 20U);
+}
+
 TEST(CoordinatorTest, NodesWithConsolesOfTheirOwnSendNoOutput) {
   CoordinatorJob job;
   job.gather();

@@ -184,6 +184,59 @@ TEST_F(ConsoleSinkTest, LongLinesOfTwoWritersStayApart) {
   EXPECT_EQ(read_bytes(pipe.reading.get(), expected.size()), expected);
 }
 
+struct RemoteConsoleTest : testing::Test {
+  /// What has come, with the number of messages.
+  std::pair<std::string, std::int64_t> receive() {
+    std::pair<std::string, std::int64_t> got;
+    for (const control::Message& message : job_.receive()) {
+      ++got.second;
+      for (const control::ConsolePiece& piece : std::get<control::ConsoleOutput>(message).pieces)
+        got.first += piece.text + (piece.writer == control::kWholeLines || piece.unprefixed ? "" : "\n");
+    }
+    return got;
+  }
+  control::ConnectionPair pair_ = control::make_pair();
+  control::Connection node_{std::move(pair_.first), "the job's console"};
+  control::Connection job_{std::move(pair_.second), "a node"};
+};
+
+TEST_F(RemoteConsoleTest, NoMoreThanTheWindowIsOnItsWay) {
+  constexpr std::size_t kWindow = 4'000;
+  for (const bool raw : {false, true}) {
+    RemoteConsole console{node_, 0, false, kWindow, "standard output", [] { return nullptr; }};
+    std::string sent;
+    for (int i = 0; i < 1'000; ++i) {
+      const std::string line = fmt::format("line {}", i);
+      if (!raw) console.append_line(&sent, "", {.text = line, .begins = true, .ends = true});
+      sent += line + "\n";
+    }
+    if (raw) console.append(&sent, sent);
+    std::string all;
+    for (const Deadline limit = Deadline::after(std::chrono::seconds(60)); all.size() < sent.size();) {
+      ASSERT_FALSE(limit.expired());
+      console.flush();
+      const auto [text, messages] = receive();
+      EXPECT_LE(text.size(), kWindow);
+      all += text;
+      console.taken(messages);
+    }
+    EXPECT_TRUE(all == sent);
+  }
+}
+
+TEST_F(RemoteConsoleTest, ALineThatIsLongerThanTheWindowGoesAlone) {
+  RemoteConsole console{node_, 0, false, 100, "standard output", [] { return nullptr; }};
+  const std::string line(1'000, 'x');
+  for (int i = 0; i < 2; ++i) console.append_line(&line, "", {.text = line, .begins = true, .ends = true});
+  console.flush();
+  EXPECT_EQ(receive(), std::pair(line + "\n", std::int64_t{1}));
+  console.flush();
+  EXPECT_EQ(receive().second, 0);
+  console.taken(1);
+  console.flush();
+  EXPECT_EQ(receive(), std::pair(line + "\n", std::int64_t{1}));
+}
+
 }  // namespace
 
 }  // namespace ddp::launcher
