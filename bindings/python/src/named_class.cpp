@@ -94,8 +94,10 @@ PythonHandle submit(PythonNamed& named, const std::string& kind, nb::bytes name,
   NamedCall call{
       .kind = one_of(kKinds, kind, "kind"), .name = {name.c_str(), name.size()}, .number = number, .set = set};
   const bool writes = call.kind == NamedKind::all_reduce || call.kind == NamedKind::broadcast;
-  for (const nb::handle tensor : tensors)
+  for (const nb::handle tensor : tensors) {
     call.tensors.push_back(arguments.add(tensor, "tensors", writes ? Access::write : Access::read));
+    arguments.fix(tensor);
+  }
   call.op = one_of(kOps, op, "op");
   call.root = root;
   call.splits = std::move(splits);
