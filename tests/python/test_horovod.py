@@ -125,6 +125,11 @@ def test_abort_ends_the_job_with_its_status():
     assert done.returncode == 7 and "MPI.Abort(7) called by rank 1" in done.stderr, done.stdout + done.stderr
 
 
+def test_what_one_rank_cannot_pickle_ends_the_job_with_its_reason():
+    done = job(2, MPI, "pickle")
+    assert done.returncode == 1 and re.search(r"Root Cause.*?rank +: 1 .*?pickle", done.stderr, re.S), done.stderr
+
+
 UNCHANGED = """
 import site; site.addsitedir({site!r})  # as Python does with the folder that pip installs into
 import horovod.torch as hvd

@@ -71,9 +71,9 @@ extern const StorageFunctions* storage_functions;
 
 /// References that belong together: a buffer that was exported, or an object. A chain through next.
 struct HeldObject {
-  Py_buffer buffer{};           ///< released if buffer.obj is set
-  PyObject* object = nullptr;   ///< a new reference, or null
-  void* storage = nullptr;      ///< of StorageFunctions::fix, or null
+  Py_buffer buffer{};          ///< released if buffer.obj is set
+  PyObject* object = nullptr;  ///< a new reference, or null
+  void* storage = nullptr;     ///< of StorageFunctions::fix, or null
   HeldObject* next = nullptr;
 };
 

@@ -35,7 +35,7 @@ NB_MODULE(_core, module) {
         ddp::python::storage_functions =
             static_cast<const ddp::python::StorageFunctions*>(functions.data("libddp.storage_functions"));
       },
-      "functions"_a, "Of the adapter to PyTorch: what is under way keeps its size.");
+      "functions"_a, "Takes functions of the adapter to PyTorch, by which memory in use keeps its size.");
   module.def("has_storage_functions", [] { return ddp::python::storage_functions != nullptr; });
   module.def("set_leak_warnings", &nb::set_leak_warnings, "on"_a, "nanobind's words at exit, for tests.");
 }

@@ -210,8 +210,7 @@ std::optional<TensorView> TensorArguments::add_plain(nb::handle tensor, bool fix
   }
   void* const kept = storage_functions != nullptr ? storage_functions->fix(tensor.ptr()) : nullptr;
   nb::object storage = kept == nullptr ? call(tensor, storage_of) : nb::object();
-  if (kept == nullptr &&
-      (!storage.is_valid() || (fixed && !call(storage, resizable_of).is(nb::handle(Py_False))))) {
+  if (kept == nullptr && (!storage.is_valid() || (fixed && !call(storage, resizable_of).is(nb::handle(Py_False))))) {
     return std::nullopt;
   }
   TensorView view(static_cast<std::byte*>(seen.data) + seen.byte_offset, *dtype,

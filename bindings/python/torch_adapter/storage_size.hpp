@@ -9,7 +9,8 @@ namespace ddp_adapter {
 
 /// Storages that could be resized before, by how many operations use them. With the GIL.
 inline std::unordered_map<c10::StorageImpl*, int>& fixed_storages() {
-  static auto* const all = new std::unordered_map<c10::StorageImpl*, int>;  // operations may end while the process exits
+  static auto* const all =
+      new std::unordered_map<c10::StorageImpl*, int>;  // operations may end while the process exits
   return *all;
 }
 
