@@ -151,7 +151,7 @@ def begin():
 
 
 def steps(network, rounds):
-    """Of a network that computes."""
+    """Steps of a network that computes."""
     begin()
     from ddp_layers import small_network
 
@@ -165,8 +165,8 @@ def steps(network, rounds):
 
 
 def gradients(shapes, pause, rounds):
-    """Of a network that takes `pause` seconds for them. "named": each by its name, in an order of each rank's, behind the backward
-    pass; so its contender, "ddp at once", takes no time for them."""
+    """Steps of a network that takes `pause` seconds for its gradients. "named": each goes by its name, in an order of each rank's, after
+    the backward pass; so its contender, "ddp at once", takes no time for them."""
     begin()
     import ddp_layers
     tensors, state = [torch.ones(shape) for shape in getattr(ddp_layers, shapes)()], torch.zeros(1, requires_grad=True)

@@ -21,7 +21,8 @@ def job(ranks, program, *arguments, options=(), **variables):
 
 
 @pytest.mark.parametrize("ranks, checks", [
-    (3, ["operations", "memory", "resized", "gradients", "errors", "orders", "process_sets", "joins", "state", "batch_norm", "forks", "restarts"]),
+    (3, ["operations", "memory", "resized", "gradients", "errors", "orders", "process_sets", "joins", "state", "batch_norm", "forks", "restarts", "interface", "set_origins", "adaptive_sums", "elastic_events", "state_of_others",
+         "resizable_again"]),
     (3, ["optimizer", "optimizer_features", "optimizer_missing", "optimizer_joins", "optimizer_refusals", "optimizer_hooks", "compressors", "sparse_gradients",
          "closures", "states", "unusual_steps", "optimizer_in_distributed_autograd", "elastic"]),
     (2, ["unnamed", "operations", "optimizer", "joins", "idle"]),
@@ -124,6 +125,11 @@ def test_abort_ends_the_job_with_its_status():
     assert done.returncode == 7 and "MPI.Abort(7) called by rank 1" in done.stderr, done.stdout + done.stderr
 
 
+def test_what_one_rank_cannot_pickle_ends_the_job_with_its_reason():
+    done = job(2, MPI, "pickle")
+    assert done.returncode == 1 and re.search(r"Root Cause.*?rank +: 1 .*?pickle", done.stderr, re.S), done.stderr
+
+
 UNCHANGED = """
 import site; site.addsitedir({site!r})  # as Python does with the folder that pip installs into
 import horovod.torch as hvd
@@ -158,6 +164,13 @@ def test_an_unchanged_program_of_horovod_and_mpi4py(tmp_path):
     assert done.stderr.count("libddp has no horovod.tensorflow") == 1, done.stderr
     without = job(2, program)
     assert without.returncode == 1 and "No module named 'horovod'" in without.stderr, without.stderr
+    (tmp_path / "installed" / "horovod").mkdir(parents=True)
+    (tmp_path / "installed" / "horovod" / "__init__.py").write_text("raise SystemExit('the installed one')")
+    beside = {"PYTHONPATH": f"{SITE}:{tmp_path / 'installed'}"}
+    own = job(2, program, options=["--as", "horovod,mpi4py"], **beside)
+    assert own.returncode == 0 and own.stderr.count("horovod is libddp.horovod") == 1, own.stdout + own.stderr
+    left = job(2, program, **beside)
+    assert left.returncode == 1 and "the installed one" in left.stderr and "is libddp" not in left.stderr, left.stderr
 
 
 def test_the_example_trains_alike_under_its_names_and_libddps(tmp_path):

@@ -121,6 +121,29 @@ def resized(rank, size):
 
 
 @check
+def resizable_again(rank, size):
+    """With the adapter, what has ended is the caller's again, also where several operations have used it."""
+    from libddp import _adapter
+    _adapter.load()
+    given, group = torch.full((1000,), float(rank)), _job.job().group
+    calls = [lambda: hvd.allreduce_async_(given, op=hvd.Max, name="kept"), lambda: hvd.allgather_async(given[:7], name="kept"),
+             lambda: hvd.grouped_allreduce_async_([given], op=hvd.Max, name="kept group"), lambda: hvd.broadcast_async_(given, 0, name="kept")]
+    for round_ in range(2):
+        handles = [call() for call in calls] if rank == 0 else []
+        if rank == 0:
+            refused(RuntimeError, lambda: given.detach().resize_(1_000_000), "resiz")
+        group.barrier().wait()
+        for handle in handles or [call() for call in calls]:
+            hvd.synchronize(handle)
+        assert given.untyped_storage().resizable() and given.resize_(2000).numel() == 2000
+        given.resize_(1000)
+    wrong = torch.ones(1)
+    handle = hvd.allreduce_async_(wrong, op=hvd.Max if rank == 0 else hvd.Min, name="wrong")
+    refused(hvd.HorovodInternalError, lambda: hvd.synchronize(handle), "'wrong'")
+    assert wrong.untyped_storage().resizable()
+
+
+@check
 def struck(rank, size):
     """A rank is killed or stopped, at a moment of its own, among operations of all kinds in random and in learned orders."""
     victim, how, after = os.environ["STRUCK"].split()

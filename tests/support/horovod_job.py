@@ -19,6 +19,7 @@ import torch
 from libddp.horovod import _job
 
 import horovod_faults  # noqa: F401, checks
+import horovod_interface  # noqa: F401, checks
 import horovod_optimizers  # noqa: F401, checks
 import horovod_steps  # noqa: F401, checks
 from horovod_checks import CHECKS, check, equal_on_all, momentum, refused, sample, small_model
@@ -120,6 +121,12 @@ def memory(rank, size):
     finally:
         torch.Tensor.__dlpack__ = export
     assert hvd.allreduce_(weight, op=hvd.Sum) is weight and weight.tolist() == [size] * 3
+    plain, calls = torch.ones(3), []
+    hvd.synchronize(hvd.allreduce_async_(plain, name="few"))
+    sys.setprofile(lambda frame, event, _: calls.append(frame.f_code.co_name) if event == "call" else None)
+    handle = hvd.allreduce_async_(plain, name="few")
+    sys.setprofile(None)
+    assert hvd.synchronize(handle) is plain and len(calls) <= 4, calls  # what makes 1,000 of these take milliseconds
     half = torch.ones(3, dtype=torch.float64, requires_grad=True)
     made = hvd.allreduce(half, op=hvd.Sum, prescale_factor=0.5)
     assert made.tolist() == [size / 2] * 3 and made.requires_grad and not hvd.allreduce(half.detach()).requires_grad
@@ -155,7 +162,13 @@ def errors(rank, size):
     if rank == 0:
         refused(ValueError, lambda: hvd.allreduce_async(torch.ones(1), name="twice"), "under way")
     hvd.synchronize(waiting if rank == 0 else hvd.allreduce_async(torch.ones(1), name="twice"))
-    for call, words in ((lambda: hvd.allreduce(torch.ones(1), average=True, op=hvd.Sum), "supersedes average"),
+    rows = torch.ones(2, 2).t()
+    for call, words in ((lambda: hvd.allreduce_(torch.ones(1), average=True, op=hvd.Sum, name="a"), "supersedes average"),
+                        (lambda: hvd.allreduce_async_(torch.ones(1, dtype=torch.bool), name="a"), "not supported"),
+                        (lambda: hvd.allreduce_async_(rows, name="a"), "contiguous"),
+                        (lambda: hvd.allreduce_async_(rows.contiguous(), name="a", op=7), "is none of"),
+                        (lambda: hvd.allreduce_async_(rows.contiguous(), name="z" * 4097), "4097 bytes"),
+                        (lambda: hvd.allreduce(torch.ones(1), average=True, op=hvd.Sum), "supersedes average"),
                         (lambda: hvd.allreduce(torch.ones(2, 2).t()[:1].t()), "contiguous"),
                         (lambda: hvd.allreduce(torch.ones(1, dtype=torch.bool)), "not supported"),
                         (lambda: hvd.allgather(torch.ones(())), "no dimension"),
@@ -164,8 +177,9 @@ def errors(rank, size):
                         (lambda: hvd.broadcast(torch.ones(1), size), "not in the process set"),
                         (lambda: hvd.broadcast_parameters(7, 0), "invalid params")):
         refused(ValueError, call, words)
-    for name in ("", "x", "y" * 4096, "a\0b", "größe"):
+    for name in ("", "x", "y" * 4096, "a\0b", "größe", "\udc80"):
         hvd.allreduce(torch.ones(1), name=name)
+        assert hvd.allreduce_(torch.ones(1), name=name, op=hvd.Sum) == size
     refused(ValueError, lambda: hvd.allreduce(torch.ones(1), name="y" * 4097), "4097 bytes")
     hvd.barrier()
 

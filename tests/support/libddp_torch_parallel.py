@@ -130,6 +130,15 @@ def module_features():
         loss = loss_of(model(torch.zeros(1, 2, dtype=torch.int64)))
     loss.backward()
     assert model._get_ddp_logging_data()["iteration"] == 1
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen, torch.no_grad():
+        model(torch.zeros(1, 2, dtype=torch.int64))
+    assert "DistributedDataParallel.forward" in {each.key for each in seen.key_averages()}
+    assert model.to_kwargs((1,), {"two": 2}, 0) == (((1,),), ({"two": 2},))
+    try:
+        model._set_sparse_metadata({})
+        raise AssertionError("accepted")
+    except NotImplementedError as error:
+        assert "_set_sparse_metadata" in str(error), error
     for wrong, words in (({"device_ids": [0]}, "device_ids"),):
         try:
             Ours(torch.nn.Linear(1, 1), **wrong)

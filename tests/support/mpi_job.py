@@ -2,9 +2,11 @@
 
     mpi_job.py          checks all, and prints "CHECKED RANK" in each rank
     mpi_job.py abort    the same; then rank 1 ends the job with status 7
+    mpi_job.py pickle   the same; then rank 1 sends what cannot be pickled
 """
 
 import functools
+import re
 import sys
 import time
 
@@ -131,6 +133,12 @@ def refusals(comm, rank, size):
     refused(ValueError, lambda: comm.bcast(1, root=size))
     refused(ValueError, lambda: comm.send(1, dest=0, tag=-5))
     refused(ValueError, lambda: comm.Allgatherv(numpy.zeros(1), [numpy.zeros(1), [1] * (size + 1)]))
+    for call in (lambda at: at.Allreduce(MPI.IN_PLACE, numpy.ones(2 + (rank == 1))),
+                 lambda at: at.Allreduce(MPI.IN_PLACE, numpy.ones(2, numpy.float64 if rank == 1 else numpy.float32))):
+        own = comm.Dup()
+        assert re.search("rank 0.*; rank 1: .*float64 x", said := refused(MPI.Exception, lambda: call(own))), said
+    refused(MPI.Exception, lambda: own.Barrier())
+    assert comm.allreduce(1) == size, "other communicators live on"
     assert MPI.Is_initialized() and not MPI.Is_finalized() and MPI.Query_thread() == MPI.THREAD_MULTIPLE
 
 
@@ -145,3 +153,5 @@ if __name__ == "__main__":
         if numbers[1] == 1:
             MPI.COMM_WORLD.Abort(7)
         time.sleep(120)
+    if sys.argv[1:] == ["pickle"]:
+        MPI.COMM_WORLD.allgather((lambda: 1) if numbers[1] == 1 else 1)

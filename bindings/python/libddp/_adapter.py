@@ -30,7 +30,7 @@ import torch
 import torch.distributed as dist
 
 import libddp
-from libddp import _adapter_cache, _adapter_turn, _errors
+from libddp import _adapter_cache, _adapter_turn, _core, _errors
 from libddp._adapter_cache import AdapterCache, Unusable
 
 _PACKAGE = Path(__file__).resolve().parent
@@ -292,6 +292,7 @@ def load(store: Any = None) -> Any:
             assert module.__spec__ is not None and module.__spec__.loader is not None
             module.__spec__.loader.exec_module(module)
             module.__file__ = str(path)
+            _core.use_storage_functions(module.storage_functions)
             sys.modules[_NAME] = _loaded = module
         if _served != os.getpid():  # threads stay behind in a fork
             _serve(_loaded)

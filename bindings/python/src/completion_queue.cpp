@@ -86,6 +86,8 @@ std::shared_ptr<const void> hold(HeldObject* chain) {
   return {chain, [](HeldObject* all) { dropped().post(all); }};
 }
 
+const StorageFunctions* storage_functions = nullptr;
+
 void release(HeldObject* chain) noexcept {
   while (chain != nullptr) {
     const std::unique_ptr<HeldObject> held(chain);
@@ -93,6 +95,7 @@ void release(HeldObject* chain) noexcept {
     or_stop([&] {  // finalizers are Python code
       if (held->buffer.obj != nullptr) PyBuffer_Release(&held->buffer);
       Py_XDECREF(held->object);
+      if (held->storage != nullptr) storage_functions->release(held->storage);
     });
   }
 }

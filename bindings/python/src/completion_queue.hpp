@@ -61,10 +61,19 @@ class Mailbox {
 // Python objects that operations keep alive. Operations end on any thread, so what they held is put aside there,
 // without Python, and released by the next call that holds the GIL.
 
+/// What only PyTorch's C++ interface can do, by the adapter, once it is loaded: functions of its storage_size.hpp.
+struct StorageFunctions {
+  void* (*fix)(PyObject* tensor);
+  void (*release)(void* fixed);
+};
+/// Null until then. With the GIL.
+extern const StorageFunctions* storage_functions;
+
 /// References that belong together: a buffer that was exported, or an object. A chain through next.
 struct HeldObject {
-  Py_buffer buffer{};           ///< released if buffer.obj is set
-  PyObject* object = nullptr;   ///< a new reference, or null
+  Py_buffer buffer{};          ///< released if buffer.obj is set
+  PyObject* object = nullptr;  ///< a new reference, or null
+  void* storage = nullptr;     ///< of StorageFunctions::fix, or null
   HeldObject* next = nullptr;
 };
 

@@ -29,5 +29,13 @@ NB_MODULE(_core, module) {
   module.def("version", &ddp::version, "Version of the loaded C++ library.");
   module.def("release_dropped_objects", &ddp::python::release_dropped_objects,
              "Releases the tensors of operations that have ended. Every operation does it, too.");
+  module.def(
+      "use_storage_functions",
+      [](const nb::capsule& functions) {
+        ddp::python::storage_functions =
+            static_cast<const ddp::python::StorageFunctions*>(functions.data("libddp.storage_functions"));
+      },
+      "functions"_a, "Takes functions of the adapter to PyTorch, by which memory in use keeps its size.");
+  module.def("has_storage_functions", [] { return ddp::python::storage_functions != nullptr; });
   module.def("set_leak_warnings", &nb::set_leak_warnings, "on"_a, "nanobind's words at exit, for tests.");
 }

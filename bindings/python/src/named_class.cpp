@@ -94,8 +94,10 @@ PythonHandle submit(PythonNamed& named, const std::string& kind, nb::bytes name,
   NamedCall call{
       .kind = one_of(kKinds, kind, "kind"), .name = {name.c_str(), name.size()}, .number = number, .set = set};
   const bool writes = call.kind == NamedKind::all_reduce || call.kind == NamedKind::broadcast;
-  for (const nb::handle tensor : tensors)
+  for (const nb::handle tensor : tensors) {
     call.tensors.push_back(arguments.add(tensor, "tensors", writes ? Access::write : Access::read));
+    arguments.fix(tensor);
+  }
   call.op = one_of(kOps, op, "op");
   call.root = root;
   call.splits = std::move(splits);
@@ -110,7 +112,8 @@ PythonHandle submit(PythonNamed& named, const std::string& kind, nb::bytes name,
 /// submit() of an all_reduce in place that needs nothing beside: of one tensor, with a name.
 std::optional<PythonHandle> submit_plain(PythonNamed& named, nb::handle tensor, nb::handle name, nb::handle op,
                                          bool stays) {
-  constexpr std::array kOps{ReduceOp::avg, ReduceOp::sum, ReduceOp::sum, ReduceOp::min, ReduceOp::max, ReduceOp::product};
+  constexpr std::array kOps{ReduceOp::avg, ReduceOp::sum, ReduceOp::sum,
+                            ReduceOp::min, ReduceOp::max, ReduceOp::product};
   constexpr std::size_t kAdasum = 2;
   if (PyUnicode_CheckExact(name.ptr()) == 0) return std::nullopt;
   std::size_t chosen = 0;
@@ -209,8 +212,10 @@ void add_named(nb::module_& module) {
                    "collections.abc.Sequence[int] = (), on_gpu: bool = False, prescale: float = 1.0, postscale: float "
                    "= 1.0, number: int = 0) -> NamedHandle"))
       .def("all_reduce", &submit_plain, "tensor"_a, "name"_a.none(), "op"_a.none(), "stays"_a,
-           nb::sig("def all_reduce(self, tensor: typing.Any, name: str | None, op: int | None, stays: bool) -> NamedHandle | None"),
-           "submit() of an all_reduce in place of one of PyTorch's tensors, op by Horovod's number; None: it needs more than "
+           nb::sig("def all_reduce(self, tensor: typing.Any, name: str | None, op: int | None, stays: bool) -> "
+                   "NamedHandle | None"),
+           "submit() of an all_reduce in place of one of PyTorch's tensors, op by Horovod's number; None: it needs "
+           "more than "
            "that, or is wrong. stays: the caller keeps the tensor meanwhile, but might resize it.")
       .def("join",
            [](PythonNamed& named) {

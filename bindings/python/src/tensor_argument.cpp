@@ -208,12 +208,20 @@ std::optional<TensorView> TensorArguments::add_plain(nb::handle tensor, bool fix
   if (seen.strides != nullptr && !is_dense<std::int64_t>(seen.shape, seen.strides, seen.dimensions, 1)) {
     return std::nullopt;
   }
-  nb::object storage = call(tensor, storage_of);
-  if (!storage.is_valid() || (fixed && !call(storage, resizable_of).is(nb::handle(Py_False)))) return std::nullopt;
+  void* const kept = storage_functions != nullptr ? storage_functions->fix(tensor.ptr()) : nullptr;
+  nb::object storage = kept == nullptr ? call(tensor, storage_of) : nb::object();
+  if (kept == nullptr && (!storage.is_valid() || (fixed && !call(storage, resizable_of).is(nb::handle(Py_False))))) {
+    return std::nullopt;
+  }
   TensorView view(static_cast<std::byte*>(seen.data) + seen.byte_offset, *dtype,
                   std::span<const std::int64_t>(seen.shape, static_cast<std::size_t>(seen.dimensions)));
-  held_ = new HeldObject{.object = storage.release().ptr(), .next = held_};
+  held_ = new HeldObject{.object = storage.release().ptr(), .storage = kept, .next = held_};
   return view;
+}
+
+void TensorArguments::fix(nb::handle tensor) {
+  void* const kept = storage_functions != nullptr ? storage_functions->fix(tensor.ptr()) : nullptr;
+  if (kept != nullptr) held_ = new HeldObject{.storage = kept, .next = held_};
 }
 
 TensorView TensorArguments::add_buffer(nb::handle object, const char* name, Access access, HeldObject& held) {

@@ -36,6 +36,10 @@ class TensorArguments {
   /// of a class derived from PyTorch's; also, if @p fixed, where the tensor could be resized.
   std::optional<TensorView> add_plain(nanobind::handle tensor, bool fixed);
 
+  /// Lets PyTorch refuse to resize the memory of @p tensor, if it is PyTorch's, until the owner goes; without effect
+  /// while `storage_functions` are missing.
+  void fix(nanobind::handle tensor);
+
   /// Keeps all that was added alive; nothing is left here.
   std::shared_ptr<const void> owner() { return held_ == nullptr ? nullptr : hold(std::exchange(held_, nullptr)); }
 

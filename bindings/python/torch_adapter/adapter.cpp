@@ -24,6 +24,7 @@
 #include "averager.hpp"
 #include "python_tasks.hpp"
 #include "signals.hpp"
+#include "storage_size.hpp"
 
 namespace ddp_adapter {
 namespace {
@@ -140,5 +141,6 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
              py::arg("label"), py::arg("own"), py::arg("global_ranks"), py::arg("timeout_ms"), py::arg("cuda"),
              py::arg("device"), py::arg("secret"));
   module.def("cuda_device_of", &cuda_device_of);
+  module.attr("storage_functions") = py::capsule(&kStorageFunctions, "libddp.storage_functions");
   add_averager(module);
 }

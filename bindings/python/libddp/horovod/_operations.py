@@ -14,6 +14,7 @@ import torch
 from torch.utils.dlpack import from_dlpack
 
 import libddp
+from libddp import _core
 from libddp.horovod import _job, process_sets
 from libddp.horovod.exceptions import HorovodInternalError
 from libddp.horovod.process_sets import ProcessSet
@@ -133,10 +134,10 @@ def synchronize(handle: int) -> Any:
 
 
 def hold(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The same ones. From now on PyTorch refuses to resize their memory, as it does where numpy has it: the engine uses that
-    memory, and resize_() would free it."""
+    """The same ones, whose memory the engine uses, and resize_() would free. PyTorch refuses it: while the operation is under way
+    if the adapter to PyTorch is loaded, as by DistributedOptimizer; else from now on, as where numpy has that memory."""
     held = list(tensors)
-    for tensor in held:
+    for tensor in held if not _core.has_storage_functions() else ():
         if tensor.is_cpu and tensor.layout is torch.strided and (memory := tensor.untyped_storage()).resizable():
             with contextlib.suppress(RuntimeError):  # numpy is not installed
                 torch.empty(0, dtype=torch.uint8).set_(memory).numpy()

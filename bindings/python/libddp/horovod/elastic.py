@@ -47,11 +47,11 @@ class State:
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
-        """Raises HostsUpdatedInterrupt on all ranks once one has learned that hosts have changed."""
-        if self._host_messages:
-            added_only = all(self._host_messages)
+        """Raises HostsUpdatedInterrupt on all ranks once one has learned that hosts have changed. Collective."""
+        told = [each for messages in functions.allgather_object(self._host_messages, "elastic.hosts") for each in messages]
+        if told:
             self._host_messages.clear()
-            raise HostsUpdatedInterrupt(added_only)
+            raise HostsUpdatedInterrupt(all(told))
 
     def save(self) -> None:
         raise NotImplementedError
