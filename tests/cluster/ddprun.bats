@@ -121,11 +121,11 @@ blocks_are() {
 
 @test "libddp's World works over nodes, from PMIx alone and from torchrun's variables alone" {
   echo_task='echo TASK $RANK $LOCAL_RANK $GROUP_RANK $(hostname)'
-  run allocation -N4 "$bin/ddprun" --nproc-per-node 2 bash -c "$echo_task; exec $rank_program world"
+  run allocation -N4 "$bin/ddprun" --nproc-per-node 2 bash -c "$echo_task; exec ${rank_program@Q} world"
   succeeded
   echo "$output" | "$check_world" 8 pmix 2,2,2,2
   run allocation -N4 "$bin/ddprun" --nproc-per-node 2 bash -c \
-    "$echo_task; DDP_LAUNCH=torchrun exec $rank_program world"
+    "$echo_task; DDP_LAUNCH=torchrun exec ${rank_program@Q} world"
   succeeded
   echo "$output" | "$check_world" 8 torchrun 2,2,2,2
 }
@@ -254,7 +254,7 @@ inputs_are() { diff <(grep -E '^(READ|END) ' <<<"$output" | sort) <(printf '%s\n
 
 @test "what is typed at a frontend's terminal reaches rank 0" {
   type script >/dev/null || skip "needs script, of util-linux"
-  run timeout 120 script -qec "$cluster run salloc -Q -N2 $bin/ddprun --nproc-per-node 1 sh -c '$reads'" /dev/null \
+  run timeout 120 script -qec "${cluster@Q} run salloc -Q -N2 ${bin@Q}/ddprun --nproc-per-node 1 sh -c '$reads'" /dev/null \
     < <(printf 'typed\n\004')
   echo "$output"
   [ "$status" -eq 0 ]

@@ -10,7 +10,8 @@ setup() {
   local cache="$BATS_FILE_TMPDIR/of_outside"
   [ -e "$cache" ] || srun -N1 "$bin/ddp-info" doctor --no-job --rule cpu-quota,memlock,one-core |
     sed -nE 's/^warning ([a-z-]+): .*/\1/p' >"$cache"
-  doctor="$bin/ddp-info doctor$(sed 's/^/ --skip /' "$cache" | tr -d '\n')"
+  export PATH="$bin:$PATH"
+  doctor="ddp-info doctor$(sed 's/^/ --skip /' "$cache" | tr -d '\n')"
   repairs=()
 }
 

@@ -18,7 +18,7 @@ start_loop() {
 @test "ranks that never reach the first fence are named exactly, over PMIx and PMI-2" {
   for pmi in pmix pmi2; do # side by side
     srun --mpi=$pmi -N4 -n8 --export=ALL,DDP_INIT_TIMEOUT=14 bash -c \
-      'case $SLURM_PROCID in 3 | 6) exec sleep 20 ;; esac; exec '"$rank_program world" >"$shared/$pmi" 3>&- &
+      'case $SLURM_PROCID in 3 | 6) exec sleep 20 ;; esac; exec '"${rank_program@Q} world" >"$shared/$pmi" 3>&- &
   done
   wait
   for pmi in pmix pmi2; do

@@ -266,12 +266,14 @@ nodes_of() { "$cluster" run squeue -h -j "$1" -o %N; }
   finish
   succeeded
   [ "$(warned "allocation when one of its nodes fails: give --no-kill to salloc$")" -eq 1 ]
-  for quiet in "--no-kill -N2 $bin/ddprun --nnodes 1:2" "-N2 $bin/ddprun"; do
-    start salloc -Q --exclusive $quiet true
+  quiet() {
+    start salloc -Q --exclusive "$@" true
     finish
     succeeded
     [ "$(warned "")" -eq 0 ]
-  done
+  }
+  quiet --no-kill -N2 "$bin/ddprun" --nnodes 1:2
+  quiet -N2 "$bin/ddprun"
   printf '#!/bin/bash\n#SBATCH -N2 --exclusive\n"%s" --nnodes 1:2 "%s"\n' "$bin/ddprun" "$shared/worker" >"$shared/train.sh"
   "$cluster" run sbatch --output="$shared/out" "$shared/train.sh"
   eventually 30 grep -q "warning: Slurm ends this job.*: add '#SBATCH --no-kill' to the batch script$" "$shared/out"

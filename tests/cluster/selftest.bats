@@ -41,7 +41,7 @@ in_place() {
   [ "$status" -eq 1 ]
   [[ $(result n0) =~ ^n0" "+PASS" "+PASS" "+PASS" "+PASS" "*$ ]]
   [[ $(result n1) =~ ^n1" "+PASS" "+PASS" "+FAIL" "+PASS" "+"ddp: plugin: ".*plugstack.conf.*spank_ddp.so ]]
-  [[ $(result n2) =~ ^n2" "+PASS" "+PASS" "+FAIL" "+PASS" "+"ddp: ddp-step: ".*"$bin/ddp-step".*EACCES ]]
+  [[ $(result n2) =~ ^n2" "+PASS" "+PASS" "+FAIL" "+PASS" "+"ddp: ddp-step: ".*"$(without_blanks "$bin")/ddp-step".*EACCES ]]
   [[ $(result n3) =~ ^n3" "+PASS" "+PASS" "+FAIL" "+PASS" "+"ddp: ddp-step: ".*127.*libhwloc.so.15 ]]
 }
 

@@ -74,12 +74,12 @@ arrives_at_once() {
 
 signals_arrive() {
   start_cluster "$1"
-  batch "$bin/ddprun --nproc-per-node 2 $worker"
+  batch "${bin@Q}/ddprun --nproc-per-node 2 $worker"
   arrives_at_once
   checkpoint_and_end --signal=TERM "$job.0"
-  batch "$bin/ddprun --nproc-per-node 2 $worker"
+  batch "${bin@Q}/ddprun --nproc-per-node 2 $worker"
   checkpoint_and_end "$job"
-  batch "srun --mpi=pmix $bin/ddprun --nproc-per-node 2 $worker"
+  batch "srun --mpi=pmix ${bin@Q}/ddprun --nproc-per-node 2 $worker"
   checkpoint_and_end "$job"
 }
 

@@ -150,7 +150,7 @@ task_view() {
   [ -n "$(fact PMI_FD)" ] || { echo "$output"; return 1; }
   expect_all 0 warning
   rm "$shared"/plugins/mpi_pmi2*
-  run on_ctl env SLURM_CONF="$private_conf" srun --ddp -N2 -n3 sh -c "$facts; exec python3 $root/tests/support/c10d_client.py"
+  run on_ctl env SLURM_CONF="$private_conf" srun --ddp -N2 -n3 sh -c "$facts; exec python3 ${root@Q}/tests/support/c10d_client.py"
   succeeded
   expect_facts 3 PMIX= PMI_FD=
   expect_all 3 "STORE "
@@ -239,7 +239,7 @@ task_view() {
 }
 
 @test "two steps of one job at once have two stores" {
-  local client="python3 $root/tests/support/c10d_client.py 40"
+  local client="python3 ${root@Q}/tests/support/c10d_client.py 40"
   batch "srun --ddp --exact --mem=0 -N2 -n2 $client & srun --ddp --exact --mem=0 -N2 -n2 $client & wait -n && wait -n" -N2 -n4
   succeeded
   [ "$(sed -n 's/^STORE \([01]\) [0-9]* 40$/\1/p' <<<"$output" | sort | tr -d '\n')" = 0011 ] || { echo "$output"; return 1; }
@@ -284,7 +284,7 @@ task_view() {
   succeeded
   expect_facts 4 WORLD_SIZE=4
   [ "$(fact RANK | tr -d '\n')" = 0123 ]
-  SHELL=/bin/sh run script -qec "timeout --foreground -k 5 30 $cluster run srun --ddp --pty -n1 sh -c 'test -t 0 && echo PTY \$RANK \$MASTER_PORT; stty size'" \
+  SHELL=/bin/sh run script -qec "timeout --foreground -k 5 30 ${cluster@Q} run srun --ddp --pty -n1 sh -c 'test -t 0 && echo PTY \$RANK \$MASTER_PORT; stty size'" \
     /dev/null </dev/null
   succeeded
   [[ $output =~ PTY\ 0\ [1-9] ]] || { echo "$output"; return 1; }
@@ -293,8 +293,8 @@ task_view() {
 # Over PMI-2 they would wait for each other forever.
 @test "components in an ordinary allocation are one world at the store" {
   unset SLURM_MPI_TYPE
-  local client="python3 $root/tests/support/c10d_client.py"
-  local each="$facts; $client; exec $rank_program world"
+  local client="python3 ${root@Q}/tests/support/c10d_client.py"
+  local each="$facts; $client; exec ${rank_program@Q} world"
   run on_ctl salloc -Q -N3 -n3 srun --ddp -N1 -n1 sh -c "$each" : -N2 -n2 sh -c "$each"
   succeeded
   expect_facts 3 WORLD_SIZE=3 PMIX= PMI_FD=
@@ -321,7 +321,7 @@ echo ENDED
 JOB
   run on_ctl sbatch -o "$shared/batch" "$shared/job"
   succeeded
-  run on_ctl srun --ddp -N1 -n1 sh -c "$facts; exec $rank_program world" : -N1 -n2 sh -c "$facts; exec $rank_program world"
+  run on_ctl srun --ddp -N1 -n1 sh -c "$facts; exec ${rank_program@Q} world" : -N1 -n2 sh -c "$facts; exec ${rank_program@Q} world"
   succeeded
   expect_facts 3 WORLD_SIZE=3 PMIX=
   [ "$(fact PORT | wc -l)" -eq 1 ]

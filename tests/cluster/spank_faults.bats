@@ -103,7 +103,8 @@ no_ddprun() { ! "$cluster" on "$1" pgrep '^ddprun'; }
 }
 
 @test "scancel of a batch script: ranks that save their state still have the store" {
-  local client="python3 $root/tests/support/c10d_client.py"
+  local client="python3 $shared/c10d_client.py"
+  cp "$root/tests/support/c10d_client.py" "$shared"
   # The shell of a rank goes on at SIGTERM; then it is a client of the store.
   printf '#!/bin/bash\n%s\n' "trap '' TERM
     srun --ddp -N1 -n1 bash -c 'trap \"sleep 1; $client && echo SAVED; exit 0\" TERM; echo UP 0 \$MASTER_PORT; while :; do sleep 0.1; done'" \
@@ -276,7 +277,7 @@ sys.stdin.read()"'
 
 @test "ddp-step that fails, hangs or says nonsense on the nodes: tasks are not bound, and one line of each node says so" {
   # srun's own works
-  local real="if [ \$1 != agent ]; then exec $DDP_STEP \"\$@\"; fi"
+  local real="if [ \$1 != agent ]; then exec ${DDP_STEP@Q} \"\$@\"; fi"
   helper fails "$real; cat >/dev/null; exit 3"
   use_helper "$shared/fails"
   run srun --ddp -N2 -n4 sh -c "$facts"

@@ -86,7 +86,7 @@ expect_checked() {
 
 @test "two PyTorch steps of one job at once" {
   needs_torch
-  local step="srun --ddp --mem=0 --overlap -N2 -n2 $python $job_script store collectives"
+  local step="srun --ddp --mem=0 --overlap -N2 -n2 ${python@Q} ${job_script@Q} store collectives"
   batch "$step & $step & wait -n && wait -n" -N2 -n2
   succeeded
   [ "$(grep -c 'CHECKED store [01]$' <<<"$output")" -eq 4 ] || { echo "$output"; return 1; }
@@ -131,7 +131,7 @@ expect_checked() {
 @test "--ddp-dump and --ddp-doctor: before the program, of any; errors keep it from starting" {
   # Nothing is said of healthy nodes, nothing is left in the environment; the file has all tasks.
   run srun -Q --ddp --ddp-dump="$shared/dump.json" --ddp-doctor -N4 -n4 sh -c \
-    '! env | grep -E "SLURM_DDP_(STEP|BEFORE)"; exec python3 '"$root/tests/support/c10d_client.py"
+    '! env | grep -E "SLURM_DDP_(STEP|BEFORE)"; exec python3 '"${root@Q}/tests/support/c10d_client.py"
   succeeded
   expect_all 4 "STORE "
   # What a container around the cluster lacks is no matter of this test.
@@ -164,7 +164,7 @@ print(d["ranks"], len(d["findings"]), len(v["RANK"]), v["OMP_NUM_THREADS"][0]["o
   id nobody >/dev/null
   others_can_run "$DDP_STEP" || skip "the programs are in a folder of root's"
   run on_ctl setpriv --reuid nobody --regid nogroup --clear-groups env HOME=/ \
-    srun --ddp --chdir=/ -N2 -n3 sh -c "echo USER \$(id -un); exec python3 $root/tests/support/c10d_client.py"
+    srun --ddp --chdir=/ -N2 -n3 sh -c "echo USER \$(id -un); exec python3 ${root@Q}/tests/support/c10d_client.py"
   succeeded
   expect_all 3 "USER nobody"
   expect_all 3 "STORE "

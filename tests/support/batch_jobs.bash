@@ -34,7 +34,7 @@ install_plugin() {
   local plugin
   plugin=$(realpath "$bin/../lib/slurm/spank_ddp.so" 2>/dev/null) && [ -e "$plugin" ] ||
     skip "needs the plugin for srun, which was not built: $bin/../lib/slurm/spank_ddp.so"
-  echo "optional $plugin helper=$bin/ddp-step" >"$plugins/ddp.conf"
+  echo "optional $(without_blanks "${plugin%/lib/*}")/lib/slurm/spank_ddp.so helper=$(without_blanks "$bin")/ddp-step" >"$plugins/ddp.conf"
 }
 
 # submit [NAME=VALUE]... [SBATCH_OPTION]... SCRIPT ARGUMENT...: sets job; its output goes to $shared/out.

@@ -64,5 +64,12 @@ finish() {
 said() { [ -e "$shared/out" ] && [ "$(grep -c "^$2" "$shared/out")" -ge "$1" ]; }
 says() { eventually 60 said "$@" || { cat "$shared/out"; return 1; }; }
 
+# without_blanks FOLDER: another path of it where it has blanks: plugstack.conf has no quotes.
+without_blanks() {
+  local link=$1
+  [[ $1 != *[[:space:]]* ]] || { link=$DDP_CLUSTER_DIR/$(sha256sum <<<"$1" | head -c 8) && ln -sfn "$1" "$link"; }
+  echo "$link"
+}
+
 # succeeded: shows the output when it did not.
 succeeded() { [ "$status" -eq 0 ] || { echo "status $status"; echo "$output"; return 1; }; }

@@ -17,7 +17,7 @@ rank_jobs_setup() {
 task_facts() {
   local facts="echo TASK $1 $2 $3 \$(hostname)"
   shift 3
-  echo "$facts; exec $*"
+  echo "$facts; exec ${*@Q}"
 }
 
 slurm_facts() { task_facts '$SLURM_PROCID' '$SLURM_LOCALID' '$SLURM_NODEID' "$@"; }

@@ -9,6 +9,7 @@ spank_jobs_setup_file() {
   local root bin
   root=$(cd "$BATS_TEST_DIRNAME/../.." && pwd)
   bin=${DDP_BIN_DIR:-$root/build/dev/bin}
+  bin=$(without_blanks "${bin%/bin}")/bin
   export DDP_STEP="$bin/ddp-step" SPANK_PLUGIN="${bin%/bin}/lib/slurm/spank_ddp.so"
   [ -x "$DDP_STEP" ] && [ -e "$SPANK_PLUGIN" ] || { echo "no $DDP_STEP and $SPANK_PLUGIN; build first" >&2; return 1; }
   use_helper "$DDP_STEP"
