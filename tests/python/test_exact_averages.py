@@ -7,7 +7,7 @@ import sys
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-from test_libddp_torch import BIN, ROOT, SITE, adapter, run  # noqa: E402, F401
+from test_libddp_torch import BIN, ROOT, adapter, python, run  # noqa: E402, F401
 
 JOB = ROOT / "tests" / "support" / "exact_job.py"
 
@@ -72,7 +72,7 @@ print("HELD")
 
 def test_sums_are_exact_and_rounded_once():
     """Against fractions."""
-    done = run(sys.executable, "-c", PROPERTIES, PYTHONPATH=str(SITE))
+    done = python("-c", PROPERTIES)
     assert done.returncode == 0 and "HELD" in done.stdout, done.stderr
 
 
@@ -102,5 +102,5 @@ print("HELD")
 
 
 def test_what_has_no_exact_average_is_refused():
-    done = run(sys.executable, "-c", REFUSED)
+    done = python("-c", REFUSED)
     assert done.returncode == 0 and "HELD" in done.stdout, done.stderr

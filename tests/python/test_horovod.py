@@ -324,9 +324,9 @@ def test_variables_of_horovod_by_libddps_names():
     done = run(BIN / "ddprun", "-n", 2, "--no-python", sys.executable, "-c", program, **settings)
     assert done.stdout == "error lo\n" * 2, done.stdout + done.stderr
     assert done.stderr.count("no effect: HOROVOD_CYCLE_TIME, HOROVOD_AUTOTUNE_LOG\n") == 1, done.stderr
-    own = run(sys.executable, "-c", "import libddp; libddp.init()\n" + program, DDP_LOG_LEVEL="debug", **settings)
+    own = python("-c", "import libddp; libddp.init()\n" + program, DDP_LOG_LEVEL="debug", **settings)
     assert own.stdout == "debug lo\n" and "HOROVOD_GLOO_IFACE (libddp.init() was called before hvd.init())" in own.stderr, own.stderr
-    wrong = run(sys.executable, "-c", program, HOROVOD_LOG_LEVEL="loud")
+    wrong = python("-c", program, HOROVOD_LOG_LEVEL="loud")
     assert wrong.returncode == 1 and "HOROVOD_LOG_LEVEL=loud is none of trace" in wrong.stderr, wrong.stderr
 
 
@@ -541,5 +541,5 @@ def test_a_timeline_that_cannot_be_written_is_one_error_on_all_ranks(tmp_path):
               "try: hvd.start_timeline('/none/t')\n"
               "except hvd.HorovodInternalError as error: print(error.native)\n"
               "hvd.stop_timeline(); hvd.allreduce(torch.ones(1), name='a')\n")
-    done = run(sys.executable, "-c", caught)
+    done = python("-c", caught)
     assert done.returncode == 0 and "ENOENT" in done.stdout, done.stdout + done.stderr

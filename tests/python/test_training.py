@@ -28,7 +28,7 @@ def test_traces_of_ranks_are_merged(tmp_path):
     program = ("import sys, time\nfrom libddp.training import MetricsLogger\nfor rank in (0, 1):\n    logger = MetricsLogger(rank)\n"
                "    for _ in range(3):\n        with logger.measure('forward_pass', 'forward_metric'):\n            time.sleep(0.001)\n"
                "    open(f'{sys.argv[1]}/{rank}.json', 'w').write(logger.trace_json())\n")
-    assert run(sys.executable, "-c", program, tmp_path).returncode == 0
+    assert python("-c", program, tmp_path).returncode == 0
     done = run(BIN / "ddp-info", "trace", tmp_path)
     assert done.returncode == 0, done.stderr
     events = json.loads(done.stdout)["traceEvents"]
@@ -111,7 +111,7 @@ def test_the_benchmark_plots_bars(adapter, tmp_path):
         assert word in text, word
     program = ("import sys\nfrom libddp.training import MetricsLogger\nfrom libddp.training.benchmark import plot\nlogger = MetricsLogger(0)\n"
                "with logger.measure('part'):\n    pass\nplot.write(sys.argv[1], {'alone': logger.statistics()})\n")
-    assert run(sys.executable, "-c", program, tmp_path / "t.png").returncode == 0
+    assert python("-c", program, tmp_path / "t.png").returncode == 0
     assert (tmp_path / "t.png").read_bytes().startswith(b"\x89PNG")
 
 
