@@ -12,6 +12,7 @@ import json
 import os
 import subprocess
 import sys
+import textwrap
 import time
 from pathlib import Path
 
@@ -42,6 +43,10 @@ class Job:
         return json.loads(found.split("REPORT ", 1)[1])
 
 
+def say(text):
+    print("\n" + textwrap.fill(text, 100) + "\n", flush=True)
+
+
 def rows_of(times, pairs):
     """pairs: (words, ours, theirs, factor, unit, target)."""
     return [[words, unit, Spread(times[ours]).scaled(factor, 1), Spread(times[theirs]).scaled(factor, 1),
@@ -60,15 +65,15 @@ def calls(job, rounds):
             ("MPI.COMM_WORLD.allgather of a dict; the group's", "mpi object", "mpi group", 1e6, "us", ""),
             ("MPI.COMM_WORLD.Allreduce of 8 B; the group's of 4 B", "mpi array", "4 B group", 1e6, "us", "")))))
         idle = report["idle"]
-        print(f"\nIdle for 10 s: {idle[0]:.3f} s of processor time, {idle[1]} wake-ups of all threads, {idle[2]} of the one that reads "
-              "messages (targets: 0.0 s, under 20).\n", flush=True)
+        say(f"Idle for 10 s: {idle[0]:.3f} s of processor time, {idle[1]} wake-ups of all threads, {idle[2]} of the one that reads "
+            "messages (targets: 0.0 s, under 20).")
 
 
 def compare_steps(title, times):
     print(f"### {title}\n\n" + table(HEADER, rows_of(times, (
         ("a step of DistributedOptimizer; of libddp.torch.DistributedDataParallel", "hvd", "ddp", 1e3, "ms", "ratio 1.02"),
         ("the same; of torch's DistributedDataParallel on gloo", "hvd", "gloo", 1e3, "ms", "ratio 0.95"),
-        *([("gradients by their names, in another order on each rank; a step of libddp.torch.DistributedDataParallel, without a pause",
+        *([("gradients by name, another order on each rank; libddp.torch.DistributedDataParallel; no pause",
             "named at once", "ddp at once", 1e3, "ms", "ratio 1.1")] if "named at once" in times else []))) ) + "\n", flush=True)
 
 
@@ -91,9 +96,9 @@ def gpt2(job, rounds):
 
 def compiled(job, rounds):
     times = job.run(2, "compiled", rounds=rounds)["times"]
-    print("### A compiled model of 8 layers of 4 MiB, 2 ranks\n\nThe first bucket is handed to its exchange after "
-          f"{Spread(times['cut']).scaled(100, 0)} % of the backward pass; where torch.compile does not cut the graph, after "
-          f"{Spread(times['whole']).scaled(100, 0)} %.\n", flush=True)
+    print("### A compiled model of 8 layers of 4 MiB, 2 ranks")
+    say(f"The first bucket is handed to its exchange after {Spread(times['cut']).scaled(100, 0)} % of the backward pass; where "
+        f"torch.compile does not cut the graph, after {Spread(times['whole']).scaled(100, 0)} %.")
 
 
 def start(job, rounds):

@@ -3,7 +3,6 @@ models."""
 
 import os
 
-import compiled_overlap
 import libddp.horovod as hvd
 import torch
 
@@ -177,6 +176,7 @@ def unusual_steps(rank, size):
 
 @check
 def compiled(rank, size):
+    import compiled_overlap  # and PyTorch's compiler, which takes time
     model = small_model()
     wrapped = hvd.DistributedOptimizer(momentum(model.parameters()), model.named_parameters())
     fast = torch.compile(model, backend="aot_eager")

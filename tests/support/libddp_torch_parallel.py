@@ -16,7 +16,6 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as Theirs
 
-import compiled_overlap
 import libddp.torch
 from libddp.torch import DistributedDataParallel as Ours
 from libddp_torch_exchanges import delayed_parameters, sparse_gradients, sparse_tensors  # noqa: F401, checks
@@ -212,6 +211,7 @@ def uneven_inputs():
 
 
 def compiled():
+    import compiled_overlap
     torch.manual_seed(5)
     model = Ours(torch.nn.Linear(3, 2))
     fast = torch.compile(model, backend="aot_eager")

@@ -30,7 +30,7 @@ class _Buckets:
     @property
     def bucket_bytes_cap(self) -> int:
         caps = [each._cap for each in self._optimizers if each._cap is not None]
-        return max(min(caps, default=_CAP), getattr(dist, "_DEFAULT_FIRST_BUCKET_BYTES"))
+        return int(max(min(caps, default=_CAP), getattr(dist, "_DEFAULT_FIRST_BUCKET_BYTES")))
 
 
 _buckets = _Buckets()
