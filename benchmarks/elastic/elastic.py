@@ -5,7 +5,8 @@
 
 Four agents of one rank each join at 127.0.0.1 on this host, with --nnodes=1:4 and their launcher's other defaults. torchrun
 comes from the interpreter in DDP_TORCH_PYTHON (default: python3), which runs the program with torch, too. Every round runs
-each launcher once, in alternating order, through all events.
+each launcher once, in alternating order, through all events. With torch, ddprun also runs with --warm-workers: then each
+event waits until all nodes' interpreters are ready.
 """
 
 import argparse
@@ -28,7 +29,7 @@ from spread import Ratio, Spread, table  # noqa: E402
 AGENTS = 4
 # torchrun waits for silent nodes for 15 s, then for further ones for 30 s.
 LIMIT_S = 120
-OURS, TORCH = "ddprun", "torchrun"
+OURS, WARM, TORCH = "ddprun", "ddprun --warm-workers", "torchrun"
 EVENTS = {"rank": "SIGKILL to a rank", "node": "SIGKILL to an agent and its rank, 4 to 3 nodes",
           "join": "a fourth agent is started", "leave": "SIGTERM to an agent, 4 to 3 nodes"}
 
@@ -66,6 +67,7 @@ def kill_all(pids):
 class Job:
     def __init__(self, launcher, program, folder):
         self.folder, self.agents, self.started = Path(folder), [], 0
+        self.logs, self.warm = {}, any(word.startswith("--warm-workers") for word in launcher)
         self.marks = self.folder / "marks"
         self.marks.touch()
         self.port = free_port()
@@ -76,8 +78,10 @@ class Job:
                             "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "DDP_RDZV_SECRET": "of this benchmark"}
 
     def start(self):
-        with open(self.folder / f"agent{self.started}", "w") as log:
+        path = self.folder / f"agent{self.started}"
+        with open(path, "w") as log:
             self.agents.append(subprocess.Popen(self.line, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log))
+        self.logs[self.agents[-1].pid] = path
         self.started += 1
 
     def fail(self, why):
@@ -101,6 +105,16 @@ class Job:
             time.sleep(0.002)
         return self.fail(f"{world} ranks did not train within {LIMIT_S} s")
 
+    def interpreters_ready(self):
+        """Waits until each agent has one for the rank that follows its last."""
+        limit = time.monotonic() + LIMIT_S
+        while time.monotonic() < limit:
+            texts = [self.logs[agent.pid].read_text() for agent in self.agents]
+            if all(text.count(" of the next generation is ready; ") >= text.count(": started rank ") for text in texts):
+                return
+            time.sleep(0.05)
+        self.fail(f"the interpreters were not ready within {LIMIT_S} s")
+
     def end(self):
         kill_all([pid for agent in self.agents for pid in tree(agent.pid)])
         for agent in self.agents:
@@ -120,6 +134,8 @@ def run_events(job, dice):
     _, pids = job.wait(AGENTS, 0)
     seconds = {"start": time.monotonic() - begin}
     for event in EVENTS:
+        if job.warm:
+            job.interpreters_ready()
         time.sleep(dice.uniform(0.5, 0.7))  # torchrun polls its ranks every 100 ms
         victim = job.agents[-1]
         killed = tree(victim.pid)
@@ -164,18 +180,22 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
     binaries = options.binaries.resolve()
-    launchers = {OURS: [str(binaries / "ddprun")], TORCH: [TORCH_PYTHON, "-m", "torch.distributed.run"]}
+    ddprun = str(binaries / "ddprun")
+    launchers = {OURS: [ddprun], TORCH: [TORCH_PYTHON, "-m", "torch.distributed.run"], WARM: [ddprun, "-v", "--warm-workers"]}
     native = ["--no-python", str(binaries / "bench_elastic_worker")]
     script = str(HERE / "elastic_worker.py")
-    programs = {"native": dict.fromkeys(launchers, native),
-                "with torch": {OURS: ["--no-python", TORCH_PYTHON, script], TORCH: [script]}}
+    ours = ["--no-python", TORCH_PYTHON, script]
+    programs = {"native": {OURS: native, TORCH: native}, "with torch": {OURS: ours, TORCH: [script], WARM: ours}}
     dice = random.Random(1)
     rows = []
     for label, program in programs.items():
-        times = measure(launchers, program, options.rounds, dice)
+        times = measure({name: launchers[name] for name in program}, program, options.rounds, dice)
         for event, text in EVENTS.items():
-            ours, theirs = times[OURS][event], times[TORCH][event]
-            rows.append([f"{text}, {label}", Spread(theirs).scaled(1, 2), Spread(ours).scaled(1, 2), str(Ratio(theirs, ours))])
+            theirs = times[TORCH][event]
+            for name, kind in ((OURS, label), (WARM, f"{label}, warm workers")):
+                if name in times:
+                    rows.append([f"{text}, {kind}", Spread(theirs).scaled(1, 2), Spread(times[name][event]).scaled(1, 2),
+                                 str(Ratio(theirs, times[name][event]))])
     print(f"torchrun of torch {torch_version()}. In s: median (quartiles) of {options.rounds} rounds. Ratio: torchrun to "
           "ddprun, so how many times faster ddprun is.\n")
     print(table(["event, program", "torchrun", "ddprun", "ratio"], rows))

@@ -29,14 +29,16 @@ control::Connection forwarding(control::Connection connection) {
 }  // namespace
 
 Agent::Agent(const NodeJob& job, const control::Hello& hello, control::Connection coordinator, stream::EventLoop& loop,
-             AttemptStarter start_attempt, AgentLimits limits)
+             AttemptStarter start_attempt, AgentLimits limits, StandbyStarter start_standby)
     : job_(job),
+      hello_(hello),
       loop_(loop),
       start_attempt_(std::move(start_attempt)),
       limits_(limits),
       coordinator_(
           loop, forwarding(std::move(coordinator)), [this](const control::Message& message) { handle(message); },
           [this](const std::string& why) { coordinator_lost(why); }),
+      standby_(job, std::move(start_standby), limits.warm_delay),
       heartbeat_(loop, job.peers.beat, [this] { beat(); }) {
   to_coordinator(hello);
 }
@@ -56,6 +58,7 @@ void Agent::handle(const control::Message& message) {
       exit_status_ = job_.refusal->exit_status;
     }
     const bool left_processes = attempt_ && !cleaned_;
+    standby_.drop();
     drop_attempt();
     if (left_processes) end_left_processes(limits_.final_kill);
     coordinator_.close(Deadline::after(std::chrono::seconds(1)));
@@ -71,6 +74,7 @@ void Agent::handle(const control::Message& message) {
         taken_in->spare ? "it has all its nodes, so this one is a spare for one that is lost"
         : rest > 0      ? fmt::format("this node was lost again and again, so it waits {} s before it joins", rest)
                         : "this node joins when its ranks have ended to start again"));
+    if (taken_in->spare) standby_.spare(hello_);
   } else if (const auto* resting = std::get_if<control::Resting>(&message)) {
     coordinator_rests_ = resting->rests;
   } else if (const auto* end_attempt = std::get_if<control::EndAttempt>(&message);
@@ -85,6 +89,7 @@ void Agent::handle(const control::Message& message) {
 void Agent::pass_on(const control::Message& message) {
   if (std::get_if<control::EndAttempt>(&message) != nullptr) {
     ending_ = true;
+    standby_.ranks_end();
     if (!attempt_asked_) attempt_asked_ = Heartbeat::Clock::now();
   }
   const auto* order = std::get_if<control::SignalRanks>(&message);
@@ -135,7 +140,7 @@ control::EndAttempt Agent::orphaned_end() const {
 
 std::optional<Deadline> Agent::next_deadline() const {
   std::optional<Deadline> next = orphan_limit_;
-  for (const auto& other : {step_signals_.next_deadline(), answer_due()}) {
+  for (const auto& other : {step_signals_.next_deadline(), answer_due(), standby_.next_deadline()}) {
     if (other) next = next ? earlier(*next, *other) : other;
   }
   return next;
@@ -149,6 +154,7 @@ std::optional<Deadline> Agent::answer_due() const {
 
 void Agent::time_passed() {
   pass_settled_orders();
+  standby_.time_passed();
   if (const auto due = answer_due(); due && due->expired()) attempt_lost(true);
   if (!orphan_limit_ || !orphan_limit_->expired()) return;
   if (!orphaned_) return leave_coordinator("it did not react to a signal");
@@ -192,10 +198,13 @@ void Agent::begin(const control::PrepareAttempt& plan) {
   try {
     if (!metrics_) serve_metrics();
     metrics_->begin(metrics_of(plan));
-    if (plan.input && !input_)
+    if (plan.input && !input_) {
+      standby_.drop();  // it has another standard input
       input_ = std::make_unique<InputFeed>(
           loop_, [this](std::int64_t bytes) { to_coordinator(control::InputTaken{.bytes = bytes}); }, STDIN_FILENO);
-    AttemptProcess started = start_attempt_(job_, plan);
+    }
+    std::optional<AttemptProcess> ready = standby_.take(plan);
+    AttemptProcess started = ready ? std::move(*ready) : start_attempt_(job_, plan);
     attempt_process_ = std::move(started.process);
     attempt_ = std::make_unique<LoopConnection>(
         loop_, forwarding(std::move(started.connection)),
@@ -226,6 +235,7 @@ void Agent::watch_console(control::Connection connection) {
 void Agent::from_attempt(const control::Message& message) {
   if (const auto* started = std::get_if<control::RanksStarted>(&message)) {
     started_ = true;
+    standby_.ranks_started();
     running_ += static_cast<int>(started->pids.size());
   }
   if (std::get_if<control::RankEnded>(&message) != nullptr) --running_;
@@ -271,7 +281,7 @@ bool Agent::wait_for_attempt(std::chrono::milliseconds limit) {
 
 /// Ends orphans of the attempt process, now children of this one.
 void Agent::end_left_processes(std::chrono::milliseconds limit) {
-  end_orphans({}, Deadline::after(std::chrono::seconds(0)), Deadline::after(limit), [this] {
+  end_orphans(std::array{standby_.pid()}, Deadline::after(std::chrono::seconds(0)), Deadline::after(limit), [this] {
     if (heartbeat_.take_beat()) coordinator_.beat();
   });
 }
@@ -355,6 +365,6 @@ void Agent::ending_signal(int signal, bool by_slurm) {
                                     job_.options.shutdown_timeout + limits_.coordinator_patience);
 }
 
-void Agent::child_ended() { reap_orphans(std::array{attempt_process_.pid()}); }
+void Agent::child_ended() { reap_orphans(std::array{attempt_process_.pid(), standby_.pid()}); }
 
 }  // namespace ddp::launcher

@@ -14,6 +14,7 @@
 #include "agent/input_feed.hpp"
 #include "agent/job_layout.hpp"
 #include "agent/node_metrics.hpp"
+#include "agent/standby.hpp"
 #include "agent/step_signals.hpp"
 #include "base/process.hpp"
 #include "control/connection.hpp"
@@ -41,6 +42,8 @@ struct AgentLimits {
   std::chrono::milliseconds start = std::chrono::minutes(5);
   /// The least of the same later, whatever DDP_PEER_TIMEOUT is.
   std::chrono::milliseconds attempt_silence = std::chrono::seconds(15);
+  /// From the start of ranks to that of the interpreters for those of the next generation.
+  std::chrono::milliseconds warm_delay = std::chrono::seconds(2);
 };
 
 /// Runs in the caller's event loop: after each turn of it, call time_passed(). The process must be a subreaper (see
@@ -49,7 +52,8 @@ class Agent {
  public:
   /// Sends @p hello. @p job and @p loop must outlive the object.
   Agent(const NodeJob& job, const control::Hello& hello, control::Connection coordinator, stream::EventLoop& loop,
-        AttemptStarter start_attempt = start_attempt_process, AgentLimits limits = {});
+        AttemptStarter start_attempt = start_attempt_process, AgentLimits limits = {},
+        StandbyStarter start_standby = start_standby_process);
   Agent& operator=(Agent&&) = delete;
   ~Agent();
 
@@ -96,10 +100,12 @@ class Agent {
   void drop_attempt();
 
   const NodeJob& job_;
+  control::Hello hello_;
   stream::EventLoop& loop_;
   AttemptStarter start_attempt_;
   AgentLimits limits_;
   LoopConnection coordinator_;
+  Standby standby_;
   base::ChildProcess attempt_process_;
   std::unique_ptr<LoopConnection> attempt_;  ///< to attempt_process_
   std::unique_ptr<LoopConnection> console_;  ///< its ranks' output, for the coordinator; closed: for its own streams

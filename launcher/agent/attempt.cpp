@@ -10,15 +10,11 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "agent/store_reach.hpp"
-#include "base/imitated_launchers.hpp"
 #include "base/log.hpp"
-#include "base/process.hpp"
 #include "outcome/error_file.hpp"
 #include "outcome/exit_error.hpp"
-#include "placement/network_choice.hpp"
 #include "workers/orphans.hpp"
 #include "workers/spawn.hpp"
 
@@ -43,12 +39,6 @@ constexpr int kBatch = 32;
 // A rank's main client and its clones (torch's heartbeat and flight recorder).
 constexpr rlim_t kStoreConnections = 3;
 
-std::string signal_list(const std::vector<int>& signals) {
-  std::vector<std::string> names;
-  for (const int signal : signals) names.push_back(base::signal_name(signal));
-  return fmt::format("{}", fmt::join(names, ","));
-}
-
 bool reads_input(StandardInput input, int rank) {
   return input == StandardInput::all || (input == StandardInput::rank_zero && rank == 0);
 }
@@ -56,7 +46,7 @@ bool reads_input(StandardInput input, int rank) {
 }  // namespace
 
 Attempt::Attempt(const NodeJob& job, const control::PrepareAttempt& plan, control::Connection agent,
-                 std::shared_ptr<control::Connection> job_console)
+                 std::shared_ptr<control::Connection> job_console, StandbyWork* standby)
     : job_(job),
       plan_(plan),
       job_console_(std::move(job_console)),
@@ -67,6 +57,8 @@ Attempt::Attempt(const NodeJob& job, const control::PrepareAttempt& plan, contro
       signals_(job.options.handled_signals()),
       step_signals_(kWitnessPatience),
       workers_(std::make_unique<WorkerGroup>()),
+      warm_(standby ? std::move(standby->warm) : nullptr),
+      early_(standby ? std::move(standby->early) : std::vector<control::Message>{}),
       heartbeat_(loop_, job.peers.beat, [this] { beat(); }) {
   loop_.watch(signals_.fd(), [this] { take_signals(); });
 }
@@ -85,6 +77,7 @@ void Attempt::run() {
   } catch (const std::exception& error) {
     fail(error.what(), 1);
   }
+  for (const control::Message& message : std::exchange(early_, {})) handle(message);
   // A wait without a limit wakes once a day, which is harmless.
   while (!over_) {
     const auto limit = pmix_ ? pmix_->modex().next_deadline() : std::nullopt;
@@ -118,9 +111,7 @@ void Attempt::prepare() {
   std::vector<NodeShape> shapes;
   for (const control::NodeLayout& node : plan_.nodes) shapes.push_back({.host = node.host, .num_ranks = node.nproc});
   const control::NodeLayout& own = plan_.nodes.at(static_cast<std::size_t>(plan_.node_rank));
-  places_ = job_.placement->plan(
-      plan_.nodes.size() == 1 ? one_host_interface(job_.environment)
-                              : topology::SocketInterface{.name = own.socket_interface, .reason = own.socket_reason});
+  places_ = places_of_ranks(job_, plan_);
   std::string store_key;
   if (plan_.serve_store) store_key = serve_store(own.addresses);
   pmix_ = std::make_unique<PmixServer>(job_.scratch, job_.placement->topology_xml());
@@ -204,10 +195,12 @@ void Attempt::start(const control::StartAttempt& message) {
     report_conflicts();
     report_local_interface();
     report_shared_cores();
+    report_no_warm_workers();
     check_ranks_filter();
   }
-  if (job_.options.dry_run) return describe_ranks(address, message.store_port);
-  spawn_ranks(address, message.store_port);
+  const RankStore store{.address = std::move(address), .port = message.store_port};
+  if (job_.options.dry_run) return describe_ranks(store);
+  spawn_ranks(store);
 }
 
 RankStreams Attempt::streams_of(int local_rank) const {
@@ -231,7 +224,7 @@ std::vector<Attempt::Outlets> Attempt::open_outlets() {
 }
 
 /// Starts in batches: the kernel executes the programs of one while the next processes are forked.
-void Attempt::spawn_ranks(const std::string& store_address, int store_port) {
+void Attempt::spawn_ranks(const RankStore& store) {
   std::vector<Outlets> outlets = open_outlets();
   std::vector<std::int64_t> pids;
   for (int first = 0; first < ranks_.num_ranks && !over_; first += kBatch) {
@@ -239,7 +232,7 @@ void Attempt::spawn_ranks(const std::string& store_address, int store_port) {
     std::vector<StartingWorker> batch;
     for (int local = first; local < end; ++local) {
       Outlets& own = outlets[static_cast<std::size_t>(local)];
-      batch.push_back(start_rank(local, rank_environment(local, store_address, store_port), own));
+      batch.push_back(start_rank(local, environment_of(local, store), own));
       own = {};
     }
     const Deadline deadline = Deadline::after(kSpawnLimit);
@@ -250,63 +243,27 @@ void Attempt::spawn_ranks(const std::string& store_address, int store_port) {
     // An order may end the start. Skipped after the last batch: RanksStarted precedes the ends of ranks.
     if (end < ranks_.num_ranks) loop_.run_once(Deadline::after(std::chrono::milliseconds(0)));
   }
+  warm_.reset();
   send(control::RanksStarted{.epoch = plan_.epoch, .pids = std::move(pids)});
   watch_standstill();
 }
 
-EnvironmentMap Attempt::rank_environment(int local, const std::string& store_address, int store_port) const {
-  const LaunchOptions& options = job_.options;
-  const base::TorchrunEnvironment worker{.rank = global_rank(local),
-                                         .world_size = ranks_.world_size,
-                                         .local_rank = local,
-                                         .local_world_size = ranks_.num_ranks,
-                                         .node_rank = plan_.node_rank,
-                                         .num_nodes = static_cast<int>(plan_.nodes.size()),
-                                         .role = options.role,
-                                         .role_rank = ranks_.first_role_rank + local,
-                                         .role_world_size = ranks_.role_world_size,
-                                         .master_address = store_address,
-                                         .master_port = static_cast<std::uint16_t>(store_port),
-                                         .agent_serves_store = true,
-                                         .restart_count = plan_.restart_count,
-                                         .max_restarts = plan_.max_restarts,
-                                         .run_id = plan_.run_id,
-                                         .error_file = LogFolders::error_file(log_folder_, local),
-                                         .slurm_job = job_.environment.raw("SLURM_JOB_ID").value_or(""),
-                                         .ending_signals = signal_list(options.ending_signals)};
+EnvironmentMap Attempt::environment_of(int local, const RankStore& store) const {
   EnvironmentMap environment =
-      worker_environment(inheritable_, worker, place_of(local).settings, options.virtual_local_rank);
-  environment["DDP_GENERATION"] = std::to_string(plan_.epoch);
+      rank_environment(start_of(local), inheritable_, store, LogFolders::error_file(log_folder_, local));
   if (change_) environment["DDP_CHANGE_DIR"] = change_->path();
-  if (!job_.memory.empty()) environment["DDP_NODE_CACHE"] = job_.memory;
-  if (!options.backend.empty()) environment["DDP_BACKEND"] = options.backend;
-  if (!options.as.empty()) environment["DDP_AS"] = options.as;
-  if (!options.trace.empty()) environment["DDP_TRACE_DIR"] = options.trace;
-  base::ImitatedVariables imitated;
-  if (options.imitates_openmpi) imitated = base::openmpi_variables(worker);
-  if (options.imitates_horovod) {
-    std::vector<int> ranks_of_nodes;
-    for (const control::NodeLayout& node : plan_.nodes) ranks_of_nodes.push_back(node.nproc);
-    const base::Crossing crossing = base::crossing_of(ranks_of_nodes, plan_.node_rank, local);
-    const base::ImitatedVariables more = base::horovod_variables(worker, crossing, job_.host);
-    imitated.insert(imitated.end(), more.begin(), more.end());
-  }
-  for (auto& [name, value] : imitated) environment[name] = std::move(value);
-  for (auto& [name, value] : name_space_->client_environment(worker.rank)) environment[name] = value;
+  for (auto& [name, value] : name_space_->client_environment(global_rank(local))) environment[name] = value;
   return environment;
 }
 
-StartingWorker Attempt::start_rank(int local, const EnvironmentMap& environment, const Outlets& outlets) const {
-  SpawnRequest request{.rank = global_rank(local),
-                       .path = job_.command.path,
-                       .arguments = arguments_of(job_.command, local),
-                       .environment = environment_lines(environment),
-                       .descriptor_limit = job_.descriptor_limit,
-                       .ignore_hangup = job_.hangup_ignored,
-                       .binding = place_of(local).binding,
-                       .standard_input = reads_input(job_.options.standard_input, global_rank(local)),
-                       .standard_output = outlets.out ? outlets.out.get() : STDOUT_FILENO,
-                       .standard_error = outlets.err ? outlets.err.get() : STDERR_FILENO};
+StartingWorker Attempt::start_rank(int local, const EnvironmentMap& environment, const Outlets& outlets) {
+  SpawnRequest request = rank_request(start_of(local), environment);
+  if (!reads_input(job_.options.standard_input, global_rank(local))) request.standard_input = -1;
+  if (outlets.out) request.standard_output = outlets.out.get();
+  if (outlets.err) request.standard_error = outlets.err.get();
+  if (warm_) {
+    if (auto warm = warm_->take(static_cast<std::size_t>(local), request, environment)) return std::move(*warm);
+  }
   if (!job_.options.dump_env.empty()) dump_environment_first(request, ddp_info_, job_.options.dump_env);
   return start_worker(std::move(request));
 }
@@ -323,6 +280,7 @@ void Attempt::take_in(int local, SpawnedProcess process) {
 
 void Attempt::fail(const std::string& message, int exit_status) {
   failed_ = unclean_ = true;
+  warm_.reset();
   for (int local = 0; local < static_cast<int>(workers_->size()); ++local) {
     if (workers_->pidfd(local) >= 0) loop_.forget(workers_->pidfd(local));
   }
@@ -333,6 +291,7 @@ void Attempt::fail(const std::string& message, int exit_status) {
 // ---- end ----------------
 
 void Attempt::clean() {
+  warm_.reset();
   traces_.reset();
   standstill_.reset();
   observer_.reset();

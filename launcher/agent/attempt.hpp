@@ -13,6 +13,8 @@
 
 #include "agent/change_folder.hpp"
 #include "agent/job_layout.hpp"
+#include "agent/rank_start.hpp"
+#include "agent/standby.hpp"
 #include "agent/step_signals.hpp"
 #include "agent/trace_gatherer.hpp"
 #include "control/connection.hpp"
@@ -40,8 +42,9 @@ class Attempt {
  public:
   /// @p agent is the connection to the parent process. Both references must outlive the object.
   /// @param job_console for the ranks' output: through the agent to the coordinator; nullptr: to this process's streams
+  /// @param standby what this process has done before it got the plan, which is taken; nullptr: nothing
   Attempt(const NodeJob& job, const control::PrepareAttempt& plan, control::Connection agent,
-          std::shared_ptr<control::Connection> job_console);
+          std::shared_ptr<control::Connection> job_console, StandbyWork* standby = nullptr);
   ~Attempt();
   Attempt& operator=(Attempt&&) = delete;
 
@@ -63,16 +66,20 @@ class Attempt {
   std::string serve_store(const std::vector<std::string>& addresses);
   void print_refusals();
   void start(const control::StartAttempt& message);
-  void spawn_ranks(const std::string& store_address, int store_port);
-  void describe_ranks(const std::string& store_address, int store_port);
+  void spawn_ranks(const RankStore& store);
+  void describe_ranks(const RankStore& store);
   void report_conflicts() const;
   void report_local_interface() const;
   void report_shared_cores() const;
+  void report_no_warm_workers() const;
   void check_ranks_filter() const;
-  EnvironmentMap rank_environment(int local_rank, const std::string& store_address, int store_port) const;
+  RankStart start_of(int local_rank) const {
+    return {.job = job_, .plan = plan_, .ranks = ranks_, .place = place_of(local_rank), .local_rank = local_rank};
+  }
+  EnvironmentMap environment_of(int local_rank, const RankStore& store) const;
   RankStreams streams_of(int local_rank) const;
   std::vector<Outlets> open_outlets();
-  StartingWorker start_rank(int local_rank, const EnvironmentMap& environment, const Outlets& outlets) const;
+  StartingWorker start_rank(int local_rank, const EnvironmentMap& environment, const Outlets& outlets);
   void take_in(int local_rank, SpawnedProcess process);
   void handle(const control::Message& message);
   void agent_lost();
@@ -134,6 +141,8 @@ class Attempt {
   std::string ddp_info_;                                 ///< where ranks dump their environments
   EnvironmentMap inheritable_;
   std::unique_ptr<WorkerGroup> workers_;
+  std::unique_ptr<WarmWorkers> warm_;                                  ///< until the ranks are started
+  std::vector<control::Message> early_;                                ///< orders that came before run()
   std::map<std::vector<int>, std::deque<std::uint64_t>> open_fences_;  ///< the library's calls, by ranks, oldest first
   std::map<std::uint64_t, Question> questions_;
   std::uint64_t next_ticket_ = 1;

@@ -35,7 +35,7 @@ std::size_t place_of_variable(std::string_view name) {
 }  // namespace
 
 /// --dry-run: everything but the execution.
-void Attempt::describe_ranks(const std::string& store_address, int store_port) {
+void Attempt::describe_ranks(const RankStore& store) {
   const auto& inherited = job_.environment.variables();
   std::string text;
   for (int local = 0; local < ranks_.num_ranks; ++local) {
@@ -44,7 +44,7 @@ void Attempt::describe_ranks(const std::string& store_address, int store_port) {
     text += fmt::format("  command: {}\n", fmt::join(arguments_of(job_.command, local), " "));
     std::vector<std::pair<std::string, std::string>> variables;
     int pmix = 0;
-    for (const auto& [name, value] : rank_environment(local, store_address, store_port)) {
+    for (const auto& [name, value] : environment_of(local, store)) {
       const auto before = inherited.find(name);
       if (before != inherited.end() && before->second == value) continue;
       name.starts_with(kPmixPrefix) ? void(++pmix) : void(variables.emplace_back(name, value));
@@ -81,6 +81,11 @@ void Attempt::report_shared_cores() const {
   const std::string warning =
       shared_cores_warning(places_, job_.placement->allowed(), read_neighbours("/proc", job_.environment, ::getpid()));
   if (!warning.empty()) base::write_stderr_line(fmt::format("ddprun: warning: {}", warning));
+}
+
+void Attempt::report_no_warm_workers() const {
+  const std::string why = plan_.node_rank == 0 ? no_warm_workers_because(job_, plan_) : std::string{};
+  if (!why.empty()) base::write_stderr_line(fmt::format("ddprun: --warm-workers has no effect: {}", why));
 }
 
 /// Of several nodes with an interface of this name, the first one says it.

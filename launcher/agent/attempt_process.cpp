@@ -14,6 +14,7 @@
 #include <fmt/format.h>
 
 #include "agent/attempt.hpp"
+#include "agent/standby.hpp"
 #include "base/errors.hpp"
 #include "base/log.hpp"
 
@@ -36,10 +37,14 @@ void place(int connection, int console) {
     throw base::system_error("starting an attempt (dup3)", errno);
 }
 
-[[noreturn]] void run_attempt(const NodeJob& job, const control::PrepareAttempt& plan, int connection, int console) {
+enum class Begin { with_plan, first_standby, standby };
+
+/// @param plan of a standby: one like that which it will get
+[[noreturn]] void run_attempt(const NodeJob& job, const control::PrepareAttempt& plan, Begin begin, int connection,
+                              int console) {
   int status = 0;
   try {
-    ::prctl(PR_SET_NAME, "ddprun-attempt");
+    ::prctl(PR_SET_NAME, begin == Begin::with_plan ? "ddprun-attempt" : "ddprun-standby");
     ::setsid();  // signals to the agent's terminal or process group are not for ranks (see step_signals.hpp)
     place(connection, console);
     for (int fd = console >= 0 ? kConsoleFd + 1 : kConsoleFd, failures = 0;
@@ -48,8 +53,16 @@ void place(int connection, int console) {
     }
     auto job_console =
         console < 0 ? nullptr : std::make_shared<control::Connection>(base::UniqueFd{kConsoleFd}, "the job's console");
-    Attempt attempt{job, plan, control::Connection{base::UniqueFd{kConnectionFd}, "ddprun's agent"},
-                    std::move(job_console)};
+    control::Connection agent{base::UniqueFd{kConnectionFd}, "ddprun's agent"};
+    std::optional<StandbyWork> standby;
+    if (begin != Begin::with_plan) {
+      standby = stand_by(job, plan, begin == Begin::first_standby, agent);
+      if (!standby) ::_exit(0);
+      ::prctl(PR_SET_NAME, "ddprun-attempt");
+      if (standby->plan.console_window_bytes == 0) job_console.reset();
+    }
+    Attempt attempt{job, standby ? standby->plan : plan, std::move(agent), std::move(job_console),
+                    standby ? &*standby : nullptr};
     attempt.run();
   } catch (const std::exception& error) {
     base::write_stderr_line(fmt::format("ddprun: {}: {}", job.host, error.what()));
@@ -58,14 +71,12 @@ void place(int connection, int console) {
   ::_exit(status);  // without the destructors of the parent's objects
 }
 
-}  // namespace
-
-AttemptProcess start_attempt_process(const NodeJob& job, const control::PrepareAttempt& plan) {
+AttemptProcess start(const NodeJob& job, const control::PrepareAttempt& plan, Begin begin) {
   control::ConnectionPair pair = control::make_pair();
   control::ConnectionPair console;
   if (plan.console_window_bytes > 0) console = control::make_pair();
   const pid_t pid = ::fork();
-  if (pid == 0) run_attempt(job, plan, pair.second.get(), console.second.get());
+  if (pid == 0) run_attempt(job, plan, begin, pair.second.get(), console.second.get());
   if (pid < 0) {
     throw base::system_error("starting an attempt (fork)", errno,
                              "check the limit of processes (ulimit -u) and of the cgroup");
@@ -75,6 +86,16 @@ AttemptProcess start_attempt_process(const NodeJob& job, const control::PrepareA
   AttemptProcess started{.connection = control::Connection{std::move(pair.first), name}, .process = std::move(process)};
   if (console.first) started.console.emplace(std::move(console.first), name);
   return started;
+}
+
+}  // namespace
+
+AttemptProcess start_attempt_process(const NodeJob& job, const control::PrepareAttempt& plan) {
+  return start(job, plan, Begin::with_plan);
+}
+
+AttemptProcess start_standby_process(const NodeJob& job, const control::PrepareAttempt& like, bool first) {
+  return start(job, like, first ? Begin::first_standby : Begin::standby);
 }
 
 }  // namespace ddp::launcher

@@ -20,4 +20,7 @@ struct AttemptProcess {
 /// standard ones and its connections. Throws Error(system) when no process can be made.
 AttemptProcess start_attempt_process(const NodeJob& job, const control::PrepareAttempt& plan);
 
+/// The same for a process that gets its plan later, as the first message (Standby). @param like a plan like it.
+AttemptProcess start_standby_process(const NodeJob& job, const control::PrepareAttempt& like, bool first);
+
 }  // namespace ddp::launcher

@@ -331,7 +331,11 @@ class Process {
             .allocation = allocation(),
             .slurm_node = allocation().empty() ? "" : environment_.raw("SLURMD_NODENAME").value_or(""),
             .settings = role_.role == LaunchRole::endpoint ? options_.given_settings : std::vector<std::string>{}},
-        std::move(coordinator), loop_);
+        std::move(coordinator), loop_, start_attempt_process, AgentLimits{},
+        [this](const NodeJob& job, const control::PrepareAttempt& like, bool first) {
+          if (console_) console_->rest();  // this process will fork
+          return start_standby_process(job, like, first);
+        });
   }
 
   /// For what outlives ranks that are to start again (DDP_NODE_CACHE).

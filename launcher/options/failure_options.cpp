@@ -142,6 +142,20 @@ void read_on_resize(ResizeManner& manner, const std::string& source, const std::
   manner.signal = *signal;
 }
 
+/// Names of Python modules, as "torch,numpy.linalg".
+std::string read_modules(const std::string& source, const std::string& text) {
+  if (text.empty()) return "torch,torch._dynamo";  // DistributedDataParallel imports the second, for 1 s
+  for (const std::string_view name : cli::parts_of(text, ',')) {
+    for (const std::string_view part : cli::parts_of(name, '.')) {
+      const auto is_letter = [](unsigned char c) { return std::isalnum(c) != 0 || c == '_' || c >= 0x80; };
+      if (part.empty() || std::isdigit(static_cast<unsigned char>(part.front())) != 0 ||
+          !std::all_of(part.begin(), part.end(), is_letter))
+        cli::reject_value(source, text, "names no modules", "give names as in torch,numpy");
+    }
+  }
+  return text;
+}
+
 CrashLoopLimit read_crash_loop(const std::string& source, const std::string& text) {
   if (text == "0") return {.generations = 0};
   const auto colon = text.find(':');
@@ -168,17 +182,8 @@ void settle_elastic_settings(const OptionTable& table, LaunchOptions& options) {
   }
 }
 
-}  // namespace
-
-void add_failure_options(OptionTable& table, OptionDraft& draft) {
-  LaunchOptions& options = draft.options;
-  table.begin_group("Failure");
-  table
-      .add_value("--max-restarts", "N", "How often to restart all ranks after a failure (default 0).",
-                 [&](const auto& source, const auto& text) {
-                   options.max_restarts = cli::parse_whole(source, text, 0, kMaxRestarts);
-                 })
-      .torchrun();
+/// On the next start of the ranks, for whatever reason.
+void add_next_start_options(OptionTable& table, LaunchOptions& options) {
   table.add_value(
       "--crash-loop", "N:SECONDS",
       "With --nnodes MIN:MAX: end the job once N attempts in a row have lost a node, or were ended by restart_here(), "
@@ -197,6 +202,27 @@ void add_failure_options(OptionTable& table, OptionDraft& draft) {
                   [&](const auto& source, const auto& text) {
                     options.resize.grace = cli::parse_seconds(source, text, cli::kOneYear);
                   });
+  table
+      .add_value(
+          "--warm-workers", "MODULES",
+          "Python programs: while the ranks run, start an interpreter for each rank of the next start and import "
+          "these modules (default torch,torch._dynamo), so that a restart needs not.",
+          [&](const auto& source, const auto& text) { options.warm_workers = read_modules(source, text); })
+      .optional_value();
+}
+
+}  // namespace
+
+void add_failure_options(OptionTable& table, OptionDraft& draft) {
+  LaunchOptions& options = draft.options;
+  table.begin_group("Failure");
+  table
+      .add_value("--max-restarts", "N", "How often to restart all ranks after a failure (default 0).",
+                 [&](const auto& source, const auto& text) {
+                   options.max_restarts = cli::parse_whole(source, text, 0, kMaxRestarts);
+                 })
+      .torchrun();
+  add_next_start_options(table, options);
   table.add_value(
       "--failure-grace", "SECONDS",
       "How long the other ranks may continue after the first failure, to report what they saw (default 2; "

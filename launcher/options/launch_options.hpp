@@ -163,6 +163,7 @@ struct LaunchOptions {
   int max_restarts = 0;
   CrashLoopLimit crash_loop{};
   ResizeManner resize{};
+  std::string warm_workers;                   ///< --warm-workers: modules, with commas; empty: not given
   std::vector<std::string> elastic_settings;  ///< "--on-resize=stop", of jobs whose nodes may change
   std::vector<std::string> given_settings;    ///< those of them that the user has given
   /// After the first failure, the time that the other ranks have to end by themselves before they get SIGTERM.

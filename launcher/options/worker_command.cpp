@@ -382,6 +382,23 @@ WorkerCommand resolve_command(const LaunchOptions& options, const base::Environm
   }
 }
 
+std::optional<std::size_t> program_position(const WorkerCommand& command) {
+  constexpr std::string_view kPlainFlags = "bBdEIOPqRsSuv";
+  const std::vector<std::string>& words = command.arguments;
+  for (std::size_t i = 1; command.python && i < words.size(); ++i) {
+    const std::string& word = words[i];
+    if (word == "-m" || word == "-c") return i + 1 < words.size() ? std::optional{i} : std::nullopt;
+    if (!word.starts_with('-')) return word.ends_with(".pyc") ? std::nullopt : std::optional{i};
+    if (word == "-W" || word == "-X") {
+      ++i;  // takes a value
+    } else if (!word.starts_with("-W") && !word.starts_with("-X") &&
+               (word.size() < 2 || word.find_first_not_of(kPlainFlags, 1) != std::string::npos)) {
+      break;
+    }
+  }
+  return std::nullopt;
+}
+
 std::vector<std::string> arguments_of(const WorkerCommand& command, int local_rank) {
   const auto value_of = [local_rank](std::string_view name) {
     return name == "local_rank" ? std::optional{std::to_string(local_rank)} : std::nullopt;

@@ -1,6 +1,8 @@
 // From a program and its arguments to what each rank executes: interpreters, PATH, torchrun's macros.
 #pragma once
 
+#include <cstddef>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,6 +39,10 @@ struct WorkerCommand {
 /// PYTHON_EXEC or else python3 or python from PATH, with -u.
 /// Throws ExitError: kExitNotFound and kExitNotExecutable, naming the file and what to do.
 WorkerCommand resolve_command(const LaunchOptions& options, const base::Environment& environment);
+
+/// Where the program stands among the arguments of an interpreter: the script, -m or -c. Nothing for what is not a
+/// Python program, and for options of the interpreter after which something else than the program is run.
+std::optional<std::size_t> program_position(const WorkerCommand& command);
 
 /// The arguments of one rank: torchrun's macro local_rank replaced by the rules of options/string_template.hpp.
 std::vector<std::string> arguments_of(const WorkerCommand& command, int local_rank);

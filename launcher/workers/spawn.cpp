@@ -57,7 +57,7 @@ struct ChildPlan {
   bool ignore_hangup;
   const topology::AffinityMask* affinity;  ///< null: none
   pid_t parent;
-  bool standard_input;
+  int standard_input;
   int standard_output;
   int standard_error;
   int report_fd;
@@ -102,9 +102,9 @@ void close_descriptors_on_exec(rlim_t limit) noexcept {
   // Debuggers are no ancestors of the rank (diagnostics/stacks). Without Yama there is no such call, and no need for
   // it.
   ::prctl(PR_SET_PTRACER, plan.parent);
-  if (!plan.standard_input) {
-    const int null_device = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
-    if (null_device < 0 || ::dup2(null_device, STDIN_FILENO) < 0) give_up(plan, Step::input);
+  if (plan.standard_input != STDIN_FILENO) {
+    const int input = plan.standard_input < 0 ? ::open("/dev/null", O_RDONLY | O_CLOEXEC) : plan.standard_input;
+    if (input < 0 || ::dup2(input, STDIN_FILENO) < 0) give_up(plan, Step::input);
   }
   // Each is above 2 or in place already, so the first cannot overwrite the second.
   if (plan.standard_output != STDOUT_FILENO && ::dup2(plan.standard_output, STDOUT_FILENO) < 0)
@@ -216,7 +216,7 @@ StartingWorker start_worker(SpawnRequest request) {
 SpawnedProcess StartingWorker::confirm(Deadline deadline) {
   const std::string attempted = fmt::format("starting rank {}", request_.rank);
   // Executing the program closes the pipe.
-  for (;;) {
+  while (report_) {
     if (!base::wait_for(report_.get(), POLLIN, deadline)) {
       throw Error{{.code = ErrorCode::timeout,
                    .attempted = attempted,

@@ -25,8 +25,8 @@ struct SpawnRequest {
   rlimit descriptor_limit;               ///< RLIMIT_NOFILE of the worker
   bool ignore_hangup;                    ///< SIGHUP stays ignored, as nohup(1) asked
   std::optional<Binding> binding{};      ///< nothing: ddprun's own
-  bool standard_input = true;            ///< ddprun's own, else /dev/null
-  int standard_output = 1;               ///< descriptors that become the worker's; not owned
+  int standard_input = 0;                ///< descriptors that become the worker's; not owned. -1: /dev/null
+  int standard_output = 1;
   int standard_error = 2;
 };
 
@@ -49,7 +49,7 @@ class StartingWorker {
  private:
   SpawnRequest request_;
   base::ChildProcess process_;
-  base::UniqueFd report_;  ///< the child's failures
+  base::UniqueFd report_;  ///< the child's failures; empty: it executes its program already
 };
 
 /// Forks a process that executes the program. The process

@@ -198,3 +198,43 @@ def test_the_world_of_open_mpi_is_that_of_ddprun():
     done = run_command(BIN / "ddprun", "--nproc-per-node", 2, "--no-python", sys.executable, "-c", SAME,
                        LD_LIBRARY_PATH=os.environ.get("LD_LIBRARY_PATH", ""))
     assert sorted(done.stdout.splitlines()) == ["SAME 0", "SAME 1"], done.stdout + done.stderr
+
+
+WARM = """
+import os, sys
+first = os.environ["DDP_GENERATION"] == "0"
+already = "torch" in sys.modules
+import torch, torch.distributed as dist
+from mpi4py import MPI
+dist.init_process_group("gloo")
+total = torch.ones(2)
+dist.all_reduce(total)
+words = ["WARM" if already else "COLD", os.getpid(), MPI.__name__, "ddp" in dist.Backend.backend_list, int(total.sum()),
+         MPI.COMM_WORLD.allreduce(3)]
+sys.stdout.write(" ".join(map(str, words)) + "\\n")
+if first:
+    sys.stdin.read()  # until the test has seen both interpreters
+    os._exit(5)
+dist.destroy_process_group()
+"""
+
+
+def test_interpreters_that_imported_torch_before_have_the_entry_point_and_the_names(tmp_path):
+    (tmp_path / "train.py").write_text(WARM)
+    ready, lines = [], []
+    with subprocess.Popen([BIN / "ddprun", "-v", "--nproc-per-node", "2", "--stdin", "all", "--as", "mpi4py",
+                           "--max-restarts", "1", "--warm-workers", tmp_path / "train.py"],
+                          stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                          env=environment(PYTHON_EXEC=sys.executable)) as job:
+        for line in job.stdout:
+            lines.append(line)
+            if "of the next generation is ready; pid " in line:
+                ready.append(int(line.split()[-1]))
+                if len(ready) == 2:
+                    job.stdin.close()
+    output = "".join(lines)
+    assert job.returncode == 0, output
+    said = [line.split() for line in lines if line.startswith(("WARM ", "COLD "))]
+    assert [words[0] for words in said] == ["COLD", "COLD", "WARM", "WARM"], output
+    assert sorted(int(words[1]) for words in said[2:]) == sorted(ready), output
+    assert {tuple(words[2:]) for words in said} == {("libddp.mpi.MPI", "True", "4", "6")}, output

@@ -53,7 +53,8 @@ struct AgentFixture : ::testing::Test {
     agent_ = std::make_unique<Agent>(
         job_, control::Hello{.version = "1", .run_id = "run", .host = "n1"},
         control::Connection{std::move(pair.second), "the coordinator at n0"}, loop_,
-        [this](const NodeJob&, const control::PrepareAttempt& received) { return start_fake(received); }, limits_);
+        [this](const NodeJob&, const control::PrepareAttempt& received) { return start_fake(received); }, limits_,
+        [this](const NodeJob&, const control::PrepareAttempt& like, bool) { return start_standby(like); });
     turn();
     ASSERT_THAT(from_agent(), ::testing::ElementsAre(Is("Hello")));
   }
@@ -133,10 +134,23 @@ struct AgentFixture : ::testing::Test {
   std::optional<control::Connection> console_;                ///< the same of the ranks' output, where the plan has it
   pid_t attempt_pid_ = 0;
   std::unique_ptr<Agent> agent_;
+  int standbys_ = 0;  ///< processes for a later attempt
+  pid_t standby_pid_ = 0;
+  std::optional<control::Connection> standby_;  ///< as attempt_, until the process has become an attempt's
 
  private:
   AttemptProcess start_fake(const control::PrepareAttempt& received) {
     EXPECT_EQ(received.name_space, "space");
+    ++started_;
+    return fork_fake(received, attempt_pid_, attempt_);
+  }
+  AttemptProcess start_standby(const control::PrepareAttempt& like) {
+    ++standbys_;
+    return fork_fake(like, standby_pid_, standby_);
+  }
+
+  AttemptProcess fork_fake(const control::PrepareAttempt& received, pid_t& its_pid,
+                           std::optional<control::Connection>& its_connection) {
     control::ConnectionPair pair = control::make_pair();
     int ready[2];
     EXPECT_EQ(::pipe2(ready, O_CLOEXEC), 0);
@@ -153,9 +167,8 @@ struct AgentFixture : ::testing::Test {
     char byte = 0;
     EXPECT_EQ(::read(ready[0], &byte, 1), 0) << "the child is not ready";
     ::close(ready[0]);
-    ++started_;
-    attempt_pid_ = pid;
-    attempt_.emplace(std::move(pair.second), "the agent");
+    its_pid = pid;
+    its_connection.emplace(std::move(pair.second), "the agent");
     AttemptProcess result{.connection = control::Connection{std::move(pair.first), "the attempt"},
                           .process = base::ChildProcess{pid}};
     if (received.console_window_bytes > 0) {

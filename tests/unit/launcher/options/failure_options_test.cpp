@@ -63,6 +63,15 @@ TEST(FailureOptions, TheMonitorIntervalIsNoticedOnTheCommandLineOnly) {
   EXPECT_THAT(parse({"p"}, {{"PET_MONITOR_INTERVAL", "5"}}).notices, IsEmpty());
 }
 
+TEST(FailureOptions, WarmWorkersNamesModules) {
+  EXPECT_EQ(parse({"p"}).warm_workers, "");
+  EXPECT_EQ(parse({"--warm-workers", "p"}).warm_workers, "torch,torch._dynamo");
+  EXPECT_EQ(parse({"--warm-workers=torch,numpy.linalg,_x1", "p"}).warm_workers, "torch,numpy.linalg,_x1");
+  for (const char* wrong :
+       {"--warm-workers=a b", "--warm-workers=a,,b", "--warm-workers=1a", "--warm-workers=a.", "--warm-workers=a;b"})
+    EXPECT_THAT(complaint({wrong, "p"}), HasSubstr("names no modules")) << wrong;
+}
+
 TEST(FailureOptions, SignalsByDefault) {
   const auto options = parse({"p"});
   EXPECT_THAT(options.ending_signals, ElementsAre(SIGTERM, SIGINT, SIGHUP, SIGQUIT));

@@ -289,6 +289,27 @@ TEST_F(ProgramLookup, TheScratchFolderIsPrivateAndGoesAway) {
   EXPECT_FALSE(std::filesystem::exists(path));
 }
 
+TEST(ProgramPosition, IsWhereTheInterpreterTakesItsProgramFrom) {
+  const auto position = [](std::vector<std::string> words, bool python = true) {
+    words.insert(words.begin(), "python3");
+    return program_position(
+        {.path = "/usr/bin/python3", .arguments = std::move(words), .display = "", .python = python});
+  };
+  EXPECT_EQ(position({"-u", "train.py", "-c", "x"}), 2U);
+  EXPECT_EQ(position({"-u", "-m", "pkg", "x"}), 2U);
+  EXPECT_EQ(position({"-W", "error", "-Xdev", "-bBs", "-c", "1"}), 5U);
+  for (const std::vector<std::string>& others : {std::vector<std::string>{},
+                                                 {"-"},
+                                                 {"-m"},
+                                                 {"-i", "train.py"},
+                                                 {"-Vu", "x"},
+                                                 {"--version"},
+                                                 {"-umx"},
+                                                 {"a.pyc"}})
+    EXPECT_EQ(position(others), std::nullopt) << (others.empty() ? "" : others.front());
+  EXPECT_EQ(position({"-u", "train.py"}, false), std::nullopt);
+}
+
 }  // namespace
 
 }  // namespace ddp::launcher

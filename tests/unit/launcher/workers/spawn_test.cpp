@@ -126,7 +126,7 @@ SpawnRequest with_binding(SpawnRequest request, Binding binding) {
 
 TEST_F(SpawnTest, StandardInputIsDdprunsOrNothing) {
   SpawnRequest nothing = shell("readlink /proc/self/fd/0");
-  nothing.standard_input = false;
+  nothing.standard_input = -1;
   EXPECT_EQ(run(std::move(nothing)).out, "/dev/null\n");
   EXPECT_EQ(run(shell("readlink /proc/self/fd/0")).out, fs::read_symlink("/proc/self/fd/0").string() + "\n");
 }
