@@ -285,8 +285,7 @@ void RemoteConsole::flush() {
 
 bool RemoteConsole::ready() const {
   if (own_) return own_->ready();
-  const bool room = untaken_.empty() || (!unsent_.empty() && untaken_bytes_ + unsent_.front().bytes <= window_bytes_);
-  return !unsent_.empty() && room && link_.open();
+  return !unsent_.empty() && untaken_bytes_ < window_bytes_ && link_.open();
 }
 
 std::size_t RemoteConsole::queued() const { return own_ ? own_->queued() : unsent_bytes_ + untaken_bytes_; }

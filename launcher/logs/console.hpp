@@ -135,7 +135,7 @@ class RemoteConsole : public Console {
   using MakeOwn = std::function<std::unique_ptr<Console>()>;
 
   /// @param link must outlive the object; shared with the other stream
-  /// @param window_bytes what may be on its way; a line that is longer goes alone
+  /// @param window_bytes what may be on its way, besides the rest of a message: a quarter of it, and a line
   /// @param make_own makes the console of this process
   RemoteConsole(control::Connection& link, int epoch, bool error, std::size_t window_bytes, std::string name,
                 MakeOwn make_own);
