@@ -14,8 +14,7 @@ def ready():
 if generation == 0:
     while len(ready()) < int(os.environ["RANKS"]):
         time.sleep(0.02)
-    if rank == "0":
-        exec(os.environ.get("FIRST", ""))
+    exec(os.environ.get("FIRST", ""))
     sys.exit(3)
 '
 
