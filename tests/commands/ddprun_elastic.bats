@@ -375,6 +375,7 @@ of_nobody() { [ "$(stat -c %u "/proc/$1")" = 65534 ]; }
   fi
   rm -f "$NOTES"/*
   run_nodes 1:2 a b
+  eventually 20 compgen -G "$jobs/*"
   chmod 640 "$jobs"/*
   run -1 resize "${agents[a]}" --nodes 1
   [[ $output == *"others may use it: its mode is 0640"* ]]
