@@ -16,7 +16,7 @@ std::vector<RankResult> run(int size, const std::vector<std::string>& scenario, 
   std::vector<std::string> command{built_program("nccl_rank")};
   command.insert(command.end(), scenario.begin(), scenario.end());
   RankProcesses ranks(size, command, with_doubles(std::move(more), devices));
-  return ranks.wait(Deadline::after(seconds(100)));
+  return ranks.wait(Deadline::after(seconds(300)));
 }
 
 /// DDP_TEST_JITTER_SEED: a different order of work among streams.
