@@ -203,6 +203,14 @@ constexpr std::size_t kMostBatchBytes = std::size_t{64} << 10U;
 constexpr std::size_t kBatchesPerWindow = 4;
 using control::kWholeLines;
 
+/// The first lines of @p bytes, at most @p most bytes but for a longer line: what other writers' output may follow.
+std::string_view whole_lines(std::string_view bytes, std::size_t most) {
+  if (bytes.size() <= most) return bytes;
+  std::size_t end = bytes.rfind('\n', most - 1);
+  if (end == std::string_view::npos) end = bytes.find('\n', most);
+  return end == std::string_view::npos ? bytes : bytes.substr(0, end + 1);
+}
+
 }  // namespace
 
 RemoteConsole::RemoteConsole(control::Connection& link, int epoch, bool error, std::size_t window_bytes,
@@ -244,7 +252,8 @@ void RemoteConsole::append(const void* owner, std::string_view bytes) {
   if (own_) return own_->append(owner, bytes);
   if (dropped(bytes.size())) return;
   while (!bytes.empty()) {
-    const std::string_view part = bytes.substr(0, batch_bytes_);
+    const bool full = unsent_.empty() || unsent_.back().bytes >= batch_bytes_;
+    const std::string_view part = whole_lines(bytes, full ? batch_bytes_ : batch_bytes_ - unsent_.back().bytes);
     control::ConsolePiece& piece = add(owner, part.size(), true);
     piece.unprefixed = true;
     piece.text += part;

@@ -224,6 +224,26 @@ TEST_F(RemoteConsoleTest, LittleMoreThanTheWindowIsOnItsWay) {
   }
 }
 
+TEST_F(RemoteConsoleTest, NoMessageEndsWithinALine) {
+  RemoteConsole console{node_, 0, false, 400, "standard output", [] { return nullptr; }};
+  std::string sent;
+  for (const std::size_t length : {30, 90, 99, 100, 500, 1, 250}) sent += std::string(length, 'x') + "\n";
+  console.append(&sent, sent);
+  std::string all;
+  for (const Deadline limit = Deadline::after(std::chrono::seconds(60)); all.size() < sent.size();) {
+    ASSERT_FALSE(limit.expired());
+    console.flush();
+    for (const control::Message& message : job_.receive()) {
+      for (const control::ConsolePiece& piece : std::get<control::ConsoleOutput>(message).pieces) {
+        EXPECT_EQ(piece.text.back(), '\n');
+        all += piece.text;
+      }
+      console.taken(1);
+    }
+  }
+  EXPECT_EQ(all, sent);
+}
+
 TEST_F(RemoteConsoleTest, ALineThatIsLongerThanTheWindowGoesAlone) {
   RemoteConsole console{node_, 0, false, 100, "standard output", [] { return nullptr; }};
   const std::string line(1'000, 'x');
