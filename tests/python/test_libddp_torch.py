@@ -59,7 +59,7 @@ def job(ranks, *checks, **variables):
          "steady_memory", "optimizers_in_backward", "fused_optimizers", "sharded_optimizer", "scaled_gradients", "adversaries", "kept_losses",
          "checkpointed_wrappers", "copies_on_one_rank", "changed_modules", "failed_backwards", "modules_without_memory", "layouts",
          "uneven_splits"]),
-    (3, ["torchs_join", "hooks", "module_features", "logging_data", "checkpointing", "uneven_inputs", "compiled", "sharding", "inference_mode", "distributed_autograd",
+    (3, ["torchs_join", "module_features", "logging_data", "checkpointing", "uneven_inputs", "compiled", "hooks", "sharding", "inference_mode", "distributed_autograd",
          "aborts_from_another_thread",
          "distributed_features", "leaves_everything"]),
 ], ids=["equality", "features"])
