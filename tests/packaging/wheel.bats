@@ -17,15 +17,18 @@ setup() {
   cd "$BATS_TEST_TMPDIR"
 }
 
+teardown() { [ -z "${open:-}" ] || rm -rf "$open"; }
+
 need_wheel() { [ -n "$WHEEL" ] || skip "no wheel in build/wheelhouse; scripts/wheel makes it"; }
 
 # In a virtual environment of the user nobody.
 install_as_nobody() {
   need_wheel
   [ "$(id -u)" = 0 ] || skip "needs root, to be another user"
-  home=$BATS_TEST_TMPDIR/home
+  open=$(mktemp -d /tmp/ddp-wheel.XXXXXX) # TMPDIR may be closed to other users
+  chmod 755 "$open"
+  home=$open/home
   mkdir -m 755 "$home"
-  chmod 755 "$BATS_TEST_TMPDIR" "$BATS_FILE_TMPDIR" "$BATS_RUN_TMPDIR"
   chown nobody "$home"
   cp "$WHEEL" "$home"
   as_nobody "$1" -m venv "$home/venv"
@@ -198,10 +201,10 @@ print({line.split()[-1] for line in open("/proc/self/maps") if "libddp.so" in li
 @test "a home that root cannot read, on a Slurm cluster: ddprun, srun with PMIx and PMI-2, and the plugin from an admin's folder" {
   install_as_nobody /usr/bin/python3
   chmod 700 "$home"
-  unzip -q "$WHEEL" -d admin
-  chmod -R u+rwX,go+rX admin
+  unzip -q "$WHEEL" -d "$open/admin"
+  chmod -R u+rwX,go+rX "$open/admin"
   run -0 env -u TMPDIR DDP_CLUSTER_DIR="/run/ddp-wheel-$$" setpriv --bounding-set=-dac_override,-dac_read_search "$SOURCE/tests/cluster/slurm_cluster" \
-    with --share "$home" --share "$PWD/admin" -- bash "$SOURCE/tests/support/wheel_on_slurm.sh" "$home" "$PWD/admin"
+    with --share "$home" --share "$open/admin" -- bash "$SOURCE/tests/support/wheel_on_slurm.sh" "$home" "$open/admin"
   for step in "ddprun 2" "pmix 4" "pmi2 4" "ddp 4"; do
     [ "$(grep -c "^${step% *}: sum of ${step#* }" <<<"$output")" = "${step#* }" ] || { echo "not right: $step: $output"; return 1; }
   done
