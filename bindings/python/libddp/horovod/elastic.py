@@ -48,9 +48,10 @@ class State:
 
     def check_host_updates(self) -> None:
         """Raises HostsUpdatedInterrupt on all ranks once one has learned that hosts have changed. Collective."""
-        told = [each for messages in functions.allgather_object(self._host_messages, "elastic.hosts") for each in messages]
+        own = list(self._host_messages)  # another thread may add to them
+        told = [each for messages in functions.allgather_object(own, "elastic.hosts") for each in messages]
         if told:
-            self._host_messages.clear()
+            del self._host_messages[:len(own)]
             raise HostsUpdatedInterrupt(all(told))
 
     def save(self) -> None:
