@@ -9,12 +9,15 @@
 namespace ddp::test {
 namespace {
 
+/// For one world of a program, also of a sanitized one beside other work.
+constexpr std::chrono::seconds kPatience{300};
+
 class Worlds : public testing::TestWithParam<std::tuple<int, Over>> {};
 
 TEST_P(Worlds, ReducerAveragesInRebuiltBuckets) {
   const auto [size, over] = GetParam();
   RankProcesses ranks(size, {built_program("rank_program"), "reducer"}, {}, over.memory_domains);
-  for (const RankResult& result : ranks.wait(Deadline::after(std::chrono::seconds(120)))) {
+  for (const RankResult& result : ranks.wait(Deadline::after(kPatience))) {
     EXPECT_EQ(result.exit_code, 0) << result.output;
   }
 }
@@ -23,7 +26,7 @@ TEST_P(Worlds, EveryModeLearnsWhatOneProcessLearns) {
   const auto [size, over] = GetParam();
   for (const char* scenario : {"training-modes", "reducer-missing", "comm-hooks", "uneven-inputs"}) {
     RankProcesses ranks(size, {built_program("rank_program"), scenario}, {}, over.memory_domains);
-    for (const RankResult& result : ranks.wait(Deadline::after(std::chrono::seconds(120)))) {
+    for (const RankResult& result : ranks.wait(Deadline::after(kPatience))) {
       EXPECT_EQ(result.exit_code, 0) << scenario << ": " << result.output;
     }
   }
@@ -33,7 +36,7 @@ TEST_P(Worlds, ShardedTrainingEqualsTheWholeBatch) {
   const auto [size, over] = GetParam();
   for (const char* dtype : {"float32", "float64"}) {
     RankProcesses ranks(size, {built_program("sharded_training"), "--dtype", dtype}, {}, over.memory_domains);
-    const auto results = ranks.wait(Deadline::after(std::chrono::seconds(120)));
+    const auto results = ranks.wait(Deadline::after(kPatience));
     for (const RankResult& result : results) EXPECT_EQ(result.exit_code, 0) << dtype << ": " << result.output;
     EXPECT_NE(results[0].output.find("sharded training equals the whole batch"), std::string::npos)
         << results[0].output;
@@ -54,7 +57,7 @@ class BrokenTraining : public testing::TestWithParam<const char*> {};
 TEST_P(BrokenTraining, IsNoticed) {
   RankProcesses ranks(2, {built_program("sharded_training"), "--break", GetParam()});
   bool noticed = false;
-  for (const RankResult& result : ranks.wait(Deadline::after(std::chrono::seconds(120)))) {
+  for (const RankResult& result : ranks.wait(Deadline::after(kPatience))) {
     noticed = noticed || result.exit_code != 0;
   }
   EXPECT_TRUE(noticed);
@@ -72,7 +75,7 @@ TEST(ExactAverage, GivesTheSameBitsForAnyNumberOfRanksAndPlacement) {
   for (const auto& [size, over] :
        {std::pair{1, kSharedMemory}, std::pair{2, kTcp}, std::pair{3, kSharedMemory}, std::pair{4, kTwoNodes}}) {
     RankProcesses ranks(size, {built_program("rank_program"), "exact-average"}, {}, over.memory_domains);
-    for (const RankResult& result : ranks.wait(Deadline::after(std::chrono::seconds(120)))) {
+    for (const RankResult& result : ranks.wait(Deadline::after(kPatience))) {
       const auto place = result.output.find("EXACT ");
       ASSERT_NE(place, std::string::npos) << result.output;
       if (bits.empty()) bits = result.output.substr(place, 22);
@@ -87,7 +90,7 @@ TEST(FaultInAReducer, AHookKeepsNothingOfAStepInWhichARankDied) {
     jobs.emplace_back(3, std::vector<std::string>{built_program("rank_program"), "hook-loss", hook});
   }
   for (RankProcesses& ranks : jobs) {
-    const auto results = ranks.wait(Deadline::after(std::chrono::seconds(120)), 1);
+    const auto results = ranks.wait(Deadline::after(kPatience), 1);
     for (const std::size_t rank : {0U, 2U}) EXPECT_EQ(results[rank].exit_code, 0) << results[rank].output;
   }
 }
@@ -110,7 +113,7 @@ void expect_named(int signal, const Over& over, double limit) {
   }
   auto phase = kPhases.begin();
   for (RankProcesses& ranks : jobs) {
-    const auto results = ranks.wait(Deadline::after(std::chrono::seconds(120)), 1);
+    const auto results = ranks.wait(Deadline::after(kPatience), 1);
     for (const std::size_t rank : {0U, 2U}) {
       const std::string& output = results[rank].output;
       EXPECT_EQ(results[rank].exit_code, 3) << *phase << ": " << output;
