@@ -67,6 +67,20 @@ without_pmix() {
   done
 }
 
+@test "what the Python module calls itself is in the stable ABI of 3.12" {
+  include=$(ls -d "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.1[2-9].*/include/python3.1? /usr/include/python3.1[2-9] 2>/dev/null | head -n 1)
+  [ -n "$include" ] || skip "no headers of Python 3.12 or newer"
+  nanobind=$("${DDP_TORCH_PYTHON:-$SOURCE/build/venv/bin/python}" -m nanobind --include_dir) || skip "needs nanobind in build/venv (scripts/python-env)"
+  compile() {
+    g++ -std=gnu++20 -fsyntax-only -DPy_LIMITED_API=0x030C0000 -isystem "$include" -isystem "$nanobind" -I"$SOURCE/libddp/include" \
+      -I"$SOURCE/bindings/python" "$@"
+  }
+  for file in $(grep -lE 'Py[A-Z][A-Za-z]*_[A-Za-z]+\(' "$SOURCE"/bindings/python/src/*.cpp); do compile "$file"; done
+  printf '#include <Python.h>\nauto* call = &PyObject_CallMethodNoArgs;\n' >other.cpp
+  run ! compile other.cpp
+  [[ $output == *"PyObject_CallMethodNoArgs"* ]]
+}
+
 @test "a wheel that needs more than its tag says is refused, with a line for each fault" {
   mkdir -p libddp/lib
   echo 'int pthread_create(void*, void*, void*, void*); int f(void) { return pthread_create(0, 0, 0, 0); }' >new.c

@@ -195,7 +195,8 @@ std::optional<TensorView> TensorArguments::add_plain(nb::handle tensor, bool fix
   dlpack::Tensor seen{};
   if (api == nullptr || api->describe == nullptr) return std::nullopt;
   const auto call = [](nb::handle object, PyObject* method) {
-    PyObject* const made = or_stop([&] { return PyObject_CallMethodNoArgs(object.ptr(), method); });
+    PyObject* const self = object.ptr();  // PyObject_CallMethodNoArgs is not in the stable ABI
+    PyObject* const made = or_stop([&] { return PyObject_VectorcallMethod(method, &self, 1, nullptr); });
     if (made == nullptr) PyErr_Clear();
     return nb::steal(made);
   };
