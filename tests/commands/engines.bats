@@ -1,5 +1,5 @@
 #!/usr/bin/env bats
-# Ranks and ddpruns started by other engines than Slurm: MPICH's Hydra, Open MPI's mpirun and PRRTE themselves, others by the
+# Ranks and ddpruns started by other engines than Slurm: MPICH's Hydra, Open MPI's mpirun, PRRTE and Flux themselves, others by the
 # variables of their tasks. Hydra takes names of this host for several, so that it has several nodes.
 
 load ../support/rank_jobs
@@ -75,6 +75,28 @@ expect_facts() {
     "$bin/ddprun" --local-addr 127.0.0.1 --nproc-per-node 2 sh -c 'echo "RANK $RANK/$WORLD_SIZE node $GROUP_RANK"'
   [ "$status" -eq 0 ] || { echo "$output"; return 1; }
   for rank in 0 1 2 3; do expect_all 1 "RANK $rank/4 node $((rank / 2))"; done
+}
+
+# Built from its sources (flux-core): Debian has no package. Each broker of one host is a node.
+@test "Flux: ranks, one ddprun on each node is one job, and agents by flux exec" {
+  command -v flux >/dev/null || skip "needs flux"
+  in_flux() { timeout 120 flux start -s 2 "$@"; }
+  run in_flux flux run -N2 -n 4 bash -c "$(task_facts '$FLUX_TASK_RANK' '$FLUX_TASK_LOCAL_ID' '$((FLUX_TASK_RANK / 2))' "$rank_program" world)"
+  expect_facts 4 pmi1 2,2
+  [[ $output == *"by Flux"* ]]
+  run in_flux flux run -N2 -n 3 "$rank_program" collectives
+  [ "$status" -eq 0 ] || { echo "$output"; return 1; }
+  expect_all 3 DONE
+  run in_flux flux run -n 2 "$bin/ddprun" --nproc-per-node 1 true
+  [ "$status" -ne 0 ]
+  [[ $output == *"this job of Flux has 2 tasks, several on a node (2 here)"* ]] || { echo "$output"; return 1; }
+  run in_flux flux run -N2 -n 2 "$bin/ddprun" --nproc-per-node 2 sh -c 'echo "RANK $RANK/$WORLD_SIZE node $GROUP_RANK"; [ $RANK != 3 ] || exit 3; exec sleep 500'
+  [ "$status" -eq 3 ] || { echo "$output"; return 1; }
+  for rank in 0 1 2 3; do expect_all 1 "RANK $rank/4 node $((rank / 2))"; done
+  expect_all 1 "3 other ranks were ended by ddprun"
+  run in_flux "$bin/ddprun" -H 0,1 --agent-command 'flux exec -r {host}' --nproc-per-node 1 sh -c 'echo "RANK $RANK/$WORLD_SIZE"'
+  [ "$status" -eq 0 ] || { echo "$output"; return 1; }
+  for rank in 0 1; do expect_all 1 "RANK $rank/2"; done
 }
 
 @test "a PMIx launcher whose variables lack the number of tasks is asked" {
