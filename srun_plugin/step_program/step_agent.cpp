@@ -201,11 +201,13 @@ void StepAgent::run() {
 // ---- the coordinator ----------------
 
 control::Connection StepAgent::reach_coordinator() const {
-  const auto fail = [](const std::string& cause) {
-    throw Error{{.code = ErrorCode::unavailable,
+  const auto fail = [](const std::string& cause, ErrorCode code = ErrorCode::unavailable) {
+    throw Error{{.code = code,
                  .attempted = "connecting to ddp-step beside srun",
                  .cause = cause,
-                 .hint = "does a firewall block that way? SrunPortRange in slurm.conf limits the ports"}};
+                 .hint = code == ErrorCode::protocol
+                             ? "install one version of libddp on all nodes and on srun's host"
+                             : "does a firewall block that way? SrunPortRange in slurm.conf limits the ports"}};
   };
   int tries = 0;
   try {
@@ -215,7 +217,7 @@ control::Connection StepAgent::reach_coordinator() const {
                               if (++tries == kTriesToReach) fail(cause);
                             });
   } catch (const Error& error) {
-    fail(error.cause());
+    fail(error.cause(), error.code() == ErrorCode::protocol ? ErrorCode::protocol : ErrorCode::unavailable);
     throw;
   }
 }

@@ -241,7 +241,7 @@ STEPS
   not_running -f 'sleep 98764'
 }
 
-@test "a store that does not answer a node: one line from each node, in time, and the step runs" {
+@test "a store that does not answer a node, or by another protocol: one line from each node, in time, and the step runs" {
   helper silent 'exec python3 -c "
 import socket, sys
 server = socket.create_server((\"\", 0))
@@ -258,6 +258,22 @@ sys.stdin.read()"'
   succeeded
   expect_all 4 FACTS
   expect_all 2 ECONNREFUSED
+  helper newer 'exec python3 -c "
+import socket, sys, threading
+server = socket.create_server((\"\", 0))
+print(\"ddp-step 1 port\", server.getsockname()[1], flush=True)
+def answer():
+    while True:
+        connection = server.accept()[0]
+        greeting = bytearray(connection.recv(100))
+        greeting[11] += 1 # the version
+        connection.sendall(greeting)
+threading.Thread(target=answer, daemon=True).start()
+sys.stdin.read()"'
+  run srun_with "$shared/newer" -N2 -n4 sh -c "$facts"
+  succeeded
+  expect_all 4 FACTS
+  expect_all 2 "; install one version of libddp on all nodes and on srun's host"
 }
 
 @test "ddp-step is missing on one node: its tasks are not bound, and the store does not serve them; a line says so" {
