@@ -48,7 +48,8 @@ void connect_pmix(JobConnection& connection, const base::Environment& environmen
   const kvs::JobFacts& facts = store->facts();
   connection.nodes = node_map_from(facts.process_mapping, facts.world_size);
   if (!connection.nodes && !facts.node_of.empty()) connection.nodes = NodeMap{numbered_densely(facts.node_of)};
-  connection.local_rank = facts.local_rank;
+  // By node numbers alone it is PRRTE 5's, which counts in the order in which it maps, not in that of ranks.
+  if (facts.node_of.empty()) connection.local_rank = facts.local_rank;
   connection.single_node = facts.node_names.size() == 1;
   const std::string self = base::host_name();
   for (const std::string& node : facts.node_names) {
