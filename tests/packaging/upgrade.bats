@@ -42,7 +42,7 @@ version() { "$BOTH/$1/libddp/bin/ddprun" --version | sed 's/.* //'; }
 of() { env PYTHONPATH="$BOTH/$1" PYTHONDONTWRITEBYTECODE=1 timeout 60 "${@:2}"; }
 expect() { [[ $output == *"$1"* ]] || { echo "status $status, not said: $1"; echo "$output"; return 1; }; }
 
-@test "ranks of one version under ddprun of the other work, over PMIx and a store" {
+@test "ranks of one version under ddprun of the other work, over PMIx" {
   for pair in "own next" "next own"; do
     read -r launcher_of ranks_of <<<"$pair"
     run -0 of "$ranks_of" "$BOTH/$launcher_of/libddp/bin/ddprun" --nproc-per-node 2 "$BOTH/rank.py"
