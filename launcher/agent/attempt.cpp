@@ -13,6 +13,7 @@
 
 #include "agent/store_reach.hpp"
 #include "base/log.hpp"
+#include "kvs/pmix_library.hpp"
 #include "outcome/error_file.hpp"
 #include "outcome/exit_error.hpp"
 #include "workers/orphans.hpp"
@@ -59,6 +60,9 @@ Attempt::Attempt(const NodeJob& job, const control::PrepareAttempt& plan, contro
       workers_(std::make_unique<WorkerGroup>()),
       warm_(standby ? std::move(standby->warm) : nullptr),
       early_(standby ? std::move(standby->early) : std::vector<control::Message>{}),
+      arrivals_(
+          plan.epoch, [this](const control::FindAbsent& question) { send(question); },
+          [this](std::uint64_t call) { pmix_->modex().answer(call, kvs::kHasArrived, {}); }),
       heartbeat_(loop_, job.peers.beat, [this] { beat(); }) {
   loop_.watch(signals_.fd(), [this] { take_signals(); });
 }

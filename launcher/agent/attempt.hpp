@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "agent/arrival_desk.hpp"
 #include "agent/change_folder.hpp"
 #include "agent/job_layout.hpp"
 #include "agent/rank_start.hpp"
@@ -145,6 +146,7 @@ class Attempt {
   std::vector<control::Message> early_;                                ///< orders that came before run()
   std::map<std::vector<int>, std::deque<std::uint64_t>> open_fences_;  ///< the library's calls, by ranks, oldest first
   std::map<std::uint64_t, Question> questions_;
+  ArrivalDesk arrivals_;
   std::uint64_t next_ticket_ = 1;
   std::vector<int> ordered_;  ///< signals to all ranks, for ranks still to start
   bool failed_ = false;       ///< no ranks: fail() has been called

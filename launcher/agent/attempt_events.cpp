@@ -74,6 +74,11 @@ void Attempt::handle(const control::Message& message) {
     pmix_->modex().fetch_local(name_space_->name(), request->rank, ticket);
   } else if (const auto* reply = std::get_if<control::ModexReply>(&message)) {
     if (pmix_) pmix_->modex().answer(static_cast<std::uint64_t>(reply->id), reply->status, reply->data);
+  } else if (const auto* question = std::get_if<control::FindAbsent>(&message)) {
+    if (name_space_)
+      pmix_->modex().find_without(name_space_->name(), ranks_.first_rank, ranks_.num_ranks, question->name);
+  } else if (const auto* found = std::get_if<control::AbsentFound>(&message)) {
+    arrivals_.found(*found);
   }
 }
 
@@ -252,6 +257,10 @@ void Attempt::take_modex() {
         .epoch = plan_.epoch, .ranks = std::move(call.ranks), .data = std::move(call.data), .status = 0});
   }
   for (const ModexCall& call : events.calls) {
+    if (!call.arrival.empty()) {
+      arrivals_.add(call, Deadline::Clock::now());
+      continue;
+    }
     send(control::ModexRequest{
         .epoch = plan_.epoch, .id = static_cast<std::int64_t>(call.id), .from_node = -1, .rank = call.rank});
   }
@@ -265,6 +274,9 @@ void Attempt::take_modex() {
                              .to_node = asked.node,
                              .status = answer.status,
                              .data = std::move(answer.data)});
+  }
+  for (RanksWithout& found : events.without) {
+    send(control::AbsentFound{.epoch = plan_.epoch, .name = std::move(found.name), .ranks = ranges_of(found.ranks)});
   }
 }
 

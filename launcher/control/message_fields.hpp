@@ -130,6 +130,18 @@ constexpr auto description(const ModexReply*) {
                   fields<&ModexReply::id, &ModexReply::status, &ModexReply::data>(),
                   fields<&ModexReply::to_node>(kCountOrNone));
 }
+constexpr auto description(const FindAbsent*) {
+  return describe({"FindAbsent"}, fields<&FindAbsent::epoch>(kCount), fields<&FindAbsent::name>(kPlainName),
+                  fields<&FindAbsent::limit_ms>(kCount));
+}
+constexpr auto description(const RankRange*) {
+  return describe({"RankRange"}, fields<&RankRange::first>(kCount),
+                  fields<&RankRange::count>(Rule{.least = 1, .most = 1 << 30}));
+}
+constexpr auto description(const AbsentFound*) {
+  return describe({"AbsentFound"}, fields<&AbsentFound::epoch>(kCount), fields<&AbsentFound::name>(kPlainName),
+                  fields<&AbsentFound::ranks>());
+}
 constexpr auto description(const JoinTaken*) {
   return describe({"JoinTaken"}, fields<&JoinTaken::spare>(), fields<&JoinTaken::rest_ms>(kCount));
 }

@@ -24,7 +24,7 @@ class ByteWriter;
 namespace ddp::launcher::control {
 
 /// The same on both sides of a connection; it changes with every change of a message.
-inline constexpr int kProtocolVersion = 19;
+inline constexpr int kProtocolVersion = 20;
 
 // ---- agent to coordinator ----------------
 
@@ -314,6 +314,9 @@ struct Finish {
 
 // ---- both ways ----------------
 
+/// For so long an answer to FindAbsent serves all that ask the same: ranks reach the deadline of a fence one by one.
+inline constexpr std::chrono::milliseconds kAbsentFresh{1000};
+
 /// A PMIx fence across nodes: contributions go to the coordinator, which answers each participant with all of them.
 struct Fence {
   int epoch = 0;
@@ -338,6 +341,28 @@ struct ModexReply {
   int status = 0;  ///< PMIx status
   Bytes data{};
   bool operator==(const ModexReply&) const = default;
+};
+
+/// Asks which ranks have not put the PMIx value of this name, by which ranks show that they are in a fence: a node asks
+/// the coordinator, which asks the nodes that are not in the fence.
+struct FindAbsent {
+  int epoch = 0;
+  std::string name{};
+  int limit_ms = 0;  ///< from now on
+  bool operator==(const FindAbsent&) const = default;
+};
+/// Consecutive ranks.
+struct RankRange {
+  int first = 0;
+  int count = 0;
+  bool operator==(const RankRange&) const = default;
+};
+/// The answer, in ascending order: from a node its own ranks, from the coordinator all of the job.
+struct AbsentFound {
+  int epoch = 0;
+  std::string name{};
+  std::vector<RankRange> ranks{};
+  bool operator==(const AbsentFound&) const = default;
 };
 
 /// The sender is about to stop itself (Ctrl-Z): it sends nothing until it continues.
@@ -400,7 +425,7 @@ using Message =
                  AttemptCleaned, SignalReceived, PrepareAttempt, StartAttempt, SignalRanks, EndAttempt, Finish, Fence,
                  ModexRequest, ModexReply, CollectStacks, StacksCollected, ConsoleOutput, ConsoleTaken, RanksStill,
                  ObserveRanks, RanksObserved, Progress, Resting, Input, InputTaken, StepTasks, RankEndNoted, JoinTaken,
-                 NodesChange, AllocationHello, ResizeAsked, KillRanks, Encoded>;
+                 NodesChange, AllocationHello, ResizeAsked, KillRanks, FindAbsent, AbsentFound, Encoded>;
 
 /// One byte for the kind, then the fields in the order of message_fields.hpp: little-endian integers; texts, bytes and
 /// lists behind a 32-bit length; times as nanoseconds since 1970.

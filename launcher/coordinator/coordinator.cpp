@@ -273,6 +273,7 @@ std::optional<Deadline> Coordinator::next_deadline() const {
   if (phase_ == Phase::gathering) consider(wait_told_at_);
   if (in(AttemptPhase::running)) {
     consider(attempt_->supervisor().next_deadline());
+    consider(attempt_->modex().absences().next_deadline());
     consider(state_.notice.next_deadline());
     if (!state_.hang_ended) consider(state_.hang.next_look());
   }
@@ -295,6 +296,7 @@ void Coordinator::time_passed() {
     Supervisor& supervisor = attempt_->supervisor();
     if (supervisor.killing() && expired(supervisor.next_deadline())) give_up_silent_nodes(state_.asked_at);
     follow(supervisor.time_passed(clock_()));
+    send_modex(attempt_->modex().absences().time_passed(clock_().steady));
     look_for_hang();
     settle_stacks();
     if (const auto text = state_.notice.take(clock_().steady, supervisor.left())) events_.note(*text);

@@ -186,6 +186,7 @@ class Coordinator {
   void note_accusation(const AttemptNode& accuser, const RankTraces& traces);
   void lose_accused();
   void handle_modex(const AttemptNode& node, const control::Message& message);
+  void send_modex(const ModexRouter::Outgoing& outgoing);
   void handle_stacks(const AttemptNode& node, const control::StacksCollected& message);
   void handle_still(const AttemptNode& node, const control::RanksStill& message);
   void handle_observed(const AttemptNode& node, const control::RanksObserved& message);

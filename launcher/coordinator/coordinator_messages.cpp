@@ -273,9 +273,17 @@ void Coordinator::handle_modex(const AttemptNode& node, const control::Message& 
     outgoing = router.request(node.rank, *request);
   } else if (const auto* reply = std::get_if<control::ModexReply>(&message)) {
     outgoing = router.reply(*reply);
+  } else if (const auto* question = std::get_if<control::FindAbsent>(&message)) {
+    outgoing = router.find_absent(node.rank, *question, clock_().steady);
+  } else if (const auto* found = std::get_if<control::AbsentFound>(&message)) {
+    outgoing = router.absences().found(node.rank, *found, clock_().steady);
   }
-  for (const auto& [receiver, forwarded] : outgoing) {
-    links_.send(attempt_->nodes().at(static_cast<std::size_t>(receiver)).link, forwarded);
+  send_modex(outgoing);
+}
+
+void Coordinator::send_modex(const ModexRouter::Outgoing& outgoing) {
+  for (const auto& [receiver, message] : outgoing) {
+    links_.send(attempt_->nodes().at(static_cast<std::size_t>(receiver)).link, message);
   }
 }
 

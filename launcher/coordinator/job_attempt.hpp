@@ -86,6 +86,7 @@ class JobAttempt {
   Supervisor& supervisor() { return *supervisor_; }
   const Supervisor& supervisor() const { return *supervisor_; }
   ModexRouter& modex() { return modex_; }
+  const ModexRouter& modex() const { return modex_; }
 
  private:
   int epoch_;

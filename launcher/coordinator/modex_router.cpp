@@ -14,11 +14,16 @@ namespace {
 // The data that fits in a message besides the list of ranks.
 constexpr std::size_t kMostFenceBytes = control::kMaxMessageBytes - (std::size_t{8} << 20U);
 
+std::vector<int> first_ranks(const std::vector<int>& ranks_per_node) {
+  std::vector<int> first{0};
+  for (const int count : ranks_per_node) first.push_back(first.back() + count);
+  return first;
+}
+
 }  // namespace
 
-ModexRouter::ModexRouter(int epoch, std::vector<int> ranks_per_node) : epoch_(epoch), first_rank_{0} {
-  for (const int count : ranks_per_node) first_rank_.push_back(first_rank_.back() + count);
-}
+ModexRouter::ModexRouter(int epoch, std::vector<int> ranks_per_node)
+    : epoch_(epoch), first_rank_(first_ranks(ranks_per_node)), absences_(epoch, first_rank_) {}
 
 int ModexRouter::node_of(int rank) const {
   if (rank < 0 || rank >= first_rank_.back()) return -1;
@@ -75,6 +80,16 @@ ModexRouter::Outgoing ModexRouter::reply(control::ModexReply reply) {
   const int node = reply.to_node;
   if (node < 0 || node + 1 >= static_cast<int>(first_rank_.size())) return {};
   return {{node, std::move(reply)}};
+}
+
+ModexRouter::Outgoing ModexRouter::find_absent(int from_node, const control::FindAbsent& question,
+                                               AbsenceInquiries::Time now) {
+  // A node that waits is in the asker's fence or beyond it: fences of the same ranks come one after the other.
+  std::set<int> waiting;
+  if (const auto open = open_.find({}); open != open_.end()) {
+    for (const auto& [node, data] : open->second) waiting.insert(node);
+  }
+  return absences_.ask(from_node, question, waiting, now);
 }
 
 }  // namespace ddp::launcher

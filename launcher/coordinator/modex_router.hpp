@@ -1,4 +1,5 @@
-// Joins the nodes' PMIx servers into one job: fences across nodes, and direct modex requests to other nodes.
+// Joins the nodes' PMIx servers into one job: fences across nodes, which ranks they lack, and direct modex requests to
+// other nodes.
 #pragma once
 
 #include <deque>
@@ -9,6 +10,7 @@
 #include <ddp/bytes.hpp>
 
 #include "control/messages.hpp"
+#include "coordinator/absence_inquiries.hpp"
 
 namespace ddp::launcher {
 
@@ -29,6 +31,11 @@ class ModexRouter {
   Outgoing request(int from_node, control::ModexRequest request);
   Outgoing reply(control::ModexReply reply);
 
+  /// Which ranks are not in the fence of all ranks in which some of @p from_node wait.
+  Outgoing find_absent(int from_node, const control::FindAbsent& question, AbsenceInquiries::Time now);
+  AbsenceInquiries& absences() { return absences_; }
+  const AbsenceInquiries& absences() const { return absences_; }
+
  private:
   int node_of(int rank) const;  ///< -1: there is no such rank
 
@@ -36,6 +43,7 @@ class ModexRouter {
   std::vector<int> first_rank_;  ///< by node rank, and the world size at the end
   /// By the participating ranks: each node's contributions to fences that are not complete, oldest first.
   std::map<std::vector<int>, std::map<int, std::deque<Bytes>>> open_;
+  AbsenceInquiries absences_;
 };
 
 }  // namespace ddp::launcher

@@ -27,6 +27,20 @@ struct ModexInbox::Fetch {
   std::uint64_t id;
 };
 
+/// For a value of local ranks.
+struct ModexInbox::Search {
+  struct Look {
+    Search* search;
+    int rank;
+  };
+  ModexInbox* inbox;
+  std::string name;
+  kvs::InfoList info{};
+  std::vector<Look> looks{};
+  std::size_t left = 0;
+  std::vector<int> without{};
+};
+
 ModexInbox::ModexInbox() = default;
 ModexInbox::~ModexInbox() = default;
 
@@ -86,6 +100,40 @@ void ModexInbox::fetched(pmix_status_t status, char* data, std::size_t size, voi
   std::erase_if(inbox.fetches_, [&](const auto& each) { return each.get() == fetch; });
 }
 
+void ModexInbox::find_without(const std::string& name_space, int first, int count, const std::string& name) {
+  const auto search = std::make_shared<Search>(Search{.inbox = this, .name = name});
+  search->info.boolean(PMIX_OPTIONAL, true);  // what the library has: it asks no rank, and waits for none
+  for (int rank = first; rank < first + count; ++rank) search->looks.push_back({.search = search.get(), .rank = rank});
+  search->left = search->looks.size();
+  search->without.reserve(search->left);
+  {
+    const std::lock_guard lock{mutex_};
+    searches_.push_back(search);
+  }
+  for (Search::Look& look : search->looks) {
+    const pmix_proc_t proc = kvs::make_proc(name_space, static_cast<pmix_rank_t>(look.rank));
+    const pmix_status_t status =
+        kvs::pmix().get_nb(&proc, search->name.c_str(), search->info.data(), search->info.size(), seen, &look);
+    if (status != PMIX_SUCCESS) seen(status, nullptr, &look);
+  }
+}
+
+void ModexInbox::seen(pmix_status_t status, pmix_value_t* /*value*/, void* look_object) {
+  const auto& look = *static_cast<Search::Look*>(look_object);
+  Search& search = *look.search;
+  ModexInbox& inbox = *search.inbox;
+  const std::lock_guard lock{inbox.mutex_};
+  if (status != PMIX_SUCCESS) search.without.push_back(look.rank);
+  if (--search.left > 0) return;
+  try {
+    std::sort(search.without.begin(), search.without.end());
+    inbox.events_.without.push_back({.name = std::move(search.name), .ranks = std::move(search.without)});
+    inbox.event_.ring();
+  } catch (...) {  // no memory: the asker's own time limit ends the question
+  }
+  std::erase_if(inbox.searches_, [&](const auto& each) { return each.get() == &search; });
+}
+
 std::optional<Deadline> ModexInbox::next_deadline() {
   const std::lock_guard lock{mutex_};
   std::optional<Deadline> next;
@@ -119,10 +167,12 @@ void ModexInbox::post_fence(std::vector<int> ranks, std::span<const char> data, 
   event_.ring();
 }
 
-void ModexInbox::post_call(int rank, std::optional<Deadline> limit, pmix_modex_cbfunc_t done, void* done_data) {
+void ModexInbox::post_call(int rank, std::optional<Deadline> limit, pmix_modex_cbfunc_t done, void* done_data,
+                           std::string arrival) {
   const std::lock_guard lock{mutex_};
   events_.calls.reserve(events_.calls.size() + 1);
-  events_.calls.push_back({.id = wait_for_answer(limit, done, done_data), .rank = rank});
+  events_.calls.push_back(
+      {.id = wait_for_answer(limit, done, done_data), .rank = rank, .arrival = std::move(arrival), .limit = limit});
   event_.ring();
 }
 

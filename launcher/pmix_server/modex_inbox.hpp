@@ -31,6 +31,8 @@ struct FenceCall {
 struct ModexCall {
   std::uint64_t id;
   int rank;
+  std::string arrival{};  ///< only whether the rank has put this is asked (kvs::kArrivalOf); empty: all it has
+  std::optional<Deadline> limit{};  ///< the asker's
 };
 
 /// The library's answer about what a local rank has put, for another node.
@@ -40,10 +42,17 @@ struct ModexAnswer {
   Bytes data;
 };
 
+/// Which local ranks have not put a value.
+struct RanksWithout {
+  std::string name;
+  std::vector<int> ranks;  ///< ascending
+};
+
 struct ModexEvents {
   std::vector<FenceCall> fences;
   std::vector<ModexCall> calls;
   std::vector<ModexAnswer> answers;
+  std::vector<RanksWithout> without;
 };
 
 /// Thread-safe. Must outlive the PMIx library's use of it.
@@ -65,6 +74,10 @@ class ModexInbox {
   /// rank has put something.
   void fetch_local(const std::string& name_space, int rank, std::uint64_t id);
 
+  /// Asks the library which of @p count local ranks from @p first on have not put the value @p name; the result comes
+  /// by take() at once, as a RanksWithout.
+  void find_without(const std::string& name_space, int first, int count, const std::string& name);
+
   /// When to call answer_overdue() next; nothing while no request has a time limit.
   std::optional<Deadline> next_deadline();
   /// Completes with PMIX_ERR_TIMEOUT what has waited longer than the rank wanted.
@@ -74,7 +87,8 @@ class ModexInbox {
   /// that it passes on.
   void post_fence(std::vector<int> ranks, std::span<const char> data, std::optional<Deadline> limit,
                   pmix_modex_cbfunc_t done, void* done_data);
-  void post_call(int rank, std::optional<Deadline> limit, pmix_modex_cbfunc_t done, void* done_data);
+  void post_call(int rank, std::optional<Deadline> limit, pmix_modex_cbfunc_t done, void* done_data,
+                 std::string arrival = {});
   void post_answer(std::uint64_t id, int status, std::span<const char> data);
 
  private:
@@ -84,7 +98,9 @@ class ModexInbox {
     std::optional<Deadline> limit;
   };
   struct Fetch;
+  struct Search;
   static void fetched(pmix_status_t status, char* data, std::size_t size, void* fetch_object);
+  static void seen(pmix_status_t status, pmix_value_t* value, void* look_object);
   // With the mutex held:
   std::uint64_t wait_for_answer(std::optional<Deadline> limit, pmix_modex_cbfunc_t done, void* done_data);
 
@@ -92,7 +108,8 @@ class ModexInbox {
   std::mutex mutex_;
   std::uint64_t next_id_ = 1;
   std::map<std::uint64_t, Waiting> waiting_;
-  std::vector<std::unique_ptr<Fetch>> fetches_;  ///< open requests to the library
+  std::vector<std::unique_ptr<Fetch>> fetches_;    ///< open requests to the library
+  std::vector<std::shared_ptr<Search>> searches_;  ///< the same
   ModexEvents events_;
 };
 

@@ -84,6 +84,17 @@ std::optional<Deadline> limit_of(const pmix_info_t infos[], std::size_t num_info
   return std::nullopt;
 }
 
+/// The text of @p key; empty: there is none.
+std::string text_of(const pmix_info_t infos[], std::size_t num_infos, const char* key) {
+  for (std::size_t i = 0; i < num_infos; ++i) {
+    const pmix_value_t& value = infos[i].value;
+    if (std::strncmp(infos[i].key, key, PMIX_MAX_KEYLEN) == 0 && value.type == PMIX_STRING &&
+        value.data.string != nullptr)
+      return value.data.string;
+  }
+  return {};
+}
+
 /// All of the job's ranks that are on this host and take part have entered. Called once per fence that spans nodes;
 /// @p data belongs to the library.
 pmix_status_t fence_spans_nodes(const pmix_proc_t procs[], std::size_t num_procs, const pmix_info_t infos[],
@@ -108,7 +119,8 @@ pmix_status_t asks_another_node(const pmix_proc_t* proc, const pmix_info_t infos
   ModexInbox* const inbox = inbox_of_the_server;
   if (inbox == nullptr || proc->rank >= PMIX_RANK_VALID) return PMIX_ERR_NOT_SUPPORTED;
   try {
-    inbox->post_call(static_cast<int>(proc->rank), limit_of(infos, num_infos), done, done_data);
+    inbox->post_call(static_cast<int>(proc->rank), limit_of(infos, num_infos), done, done_data,
+                     text_of(infos, num_infos, kvs::kArrivalOf));
   } catch (...) {
     return PMIX_ERR_NOMEM;
   }

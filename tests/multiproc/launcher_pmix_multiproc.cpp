@@ -2,6 +2,8 @@
 // late, wrong or never.
 #include <pmix_common.h>
 
+#include <fmt/ranges.h>
+
 #include "support/checkout.hpp"
 #include "support/pmix_nodes.hpp"
 
@@ -245,14 +247,41 @@ TEST(Libddp, ARankThatMakesFewerStoresIsNamed) {
   expect_success(job, 4);
 }
 
-TEST(Libddp, AnAbsentRankOfAnotherNodeIsNamed) {
-  PmixNodes job(kTwoByTwo, "n0,n1", {built_program("rank_program"), "world"},
+/// At the deadline each of the other ranks asks about each rank, and each node the coordinator once.
+void expect_named(const std::vector<NodeShape>& nodes, const std::set<int>& absent) {
+  PmixNodes job(nodes, names_of(nodes), {built_program("rank_program"), "world"},
                 {"DDP_SOCKET_IFNAME=lo", "DDP_INIT_TIMEOUT=6"});
-  job.signal(2, SIGSTOP);  // before it can connect
-  ASSERT_TRUE(job.run_until([&] { return job.rank(0).ended && job.rank(1).ended && job.rank(3).ended; }, soon()));
-  for (const int rank : {0, 1, 3}) EXPECT_THAT(job.rank(rank).output, HasSubstr("code=timeout ranks=[2]"));
+  for (const int rank : absent) job.signal(rank, SIGSTOP);  // before it can connect
+  std::vector<int> present;
+  std::set<int> nodes_that_ask, nodes_asked;
+  for (int rank = 0; rank < job.num_ranks(); ++rank) {
+    if (absent.contains(rank)) {
+      nodes_asked.insert(job.node_of(rank));
+    } else {
+      present.push_back(rank);
+      nodes_that_ask.insert(job.node_of(rank));
+    }
+  }
+  ASSERT_TRUE(job.run_until(
+      [&] { return std::all_of(present.begin(), present.end(), [&](int rank) { return job.rank(rank).ended; }); },
+      soon()));
+  for (const int rank : present) {
+    EXPECT_THAT(job.rank(rank).output, HasSubstr(fmt::format("code=timeout ranks=[{}]", fmt::join(absent, ","))))
+        << rank;
+  }
+  EXPECT_EQ(job.calls(), 0U);
+  // again where a rank comes to its deadline a second later than another
+  EXPECT_GE(job.absences(), 2 * (nodes_that_ask.size() + nodes_asked.size()));
+  EXPECT_LE(job.absences(), 6 * (nodes_that_ask.size() + nodes_asked.size()));
   end_by_force(job);
   EXPECT_EQ(job.take_down(soon()), "");
+}
+
+TEST(Libddp, AnAbsentRankOfAnotherNodeIsNamed) { expect_named(kTwoByTwo, {2}); }
+
+TEST(Libddp, AbsentRanksOfEachNodeAreNamed) {
+  expect_named({{.host = "n0", .num_ranks = 2}, {.host = "n1", .num_ranks = 2}, {.host = "n2", .num_ranks = 2}},
+               {0, 2, 4, 5});
 }
 
 }  // namespace

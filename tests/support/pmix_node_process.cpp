@@ -3,10 +3,12 @@
 #include <poll.h>
 #include <sys/prctl.h>
 
+#include "agent/arrival_desk.hpp"
 #include "base/byte_stream.hpp"
 #include "base/env_table.hpp"
 #include "base/errors.hpp"
 #include "base/socket.hpp"
+#include "kvs/pmix_library.hpp"
 #include "pmix_server/pmix_server.hpp"
 
 // There in programs that are built with the leak sanitizer.
@@ -28,12 +30,11 @@ class Node {
  public:
   Node(const NodeOrders& orders, int socket)
       : orders_(orders), socket_(socket), server_(std::in_place, "/tmp"), job_(std::in_place, *server_, orders.shape) {
-    int first = 0;
     for (int node = 0; node < orders.shape.node_rank; ++node) {
-      first += orders.shape.nodes[static_cast<std::size_t>(node)].num_ranks;
+      first_ += orders.shape.nodes[static_cast<std::size_t>(node)].num_ranks;
     }
-    const int count = orders.shape.nodes[static_cast<std::size_t>(orders.shape.node_rank)].num_ranks;
-    for (int rank = first; rank < first + count; ++rank) start(rank);
+    count_ = orders.shape.nodes[static_cast<std::size_t>(orders.shape.node_rank)].num_ranks;
+    for (int rank = first_; rank < first_ + count_; ++rank) start(rank);
   }
 
   /// Until the order to quit.
@@ -129,6 +130,10 @@ class Node {
             .data = std::move(call.data)});
     }
     for (const launcher::ModexCall& call : events.calls) {
+      if (!call.arrival.empty()) {
+        arrivals_.add(call, Deadline::Clock::now());
+        continue;
+      }
       tell({.kind = NodeMessage::Kind::call, .id = call.id, .rank = call.rank, .status = 0});
     }
     for (launcher::ModexAnswer& answer : events.answers) {
@@ -138,6 +143,19 @@ class Node {
             .status = answer.status,
             .data = std::move(answer.data)});
     }
+    for (const launcher::RanksWithout& found : events.without) {
+      tell_absence(launcher::control::AbsentFound{.name = found.name, .ranks = launcher::ranges_of(found.ranks)});
+    }
+  }
+
+  void tell_absence(const launcher::control::Message& message) {
+    tell({.kind = NodeMessage::Kind::absence, .data = launcher::control::encode(message)});
+  }
+
+  void take_absence(const Bytes& bytes) {
+    const launcher::control::Message message = launcher::control::decode(bytes);
+    if (const auto* found = std::get_if<launcher::control::AbsentFound>(&message)) return arrivals_.found(*found);
+    server_->modex().find_without(job_->name(), first_, count_, std::get<launcher::control::FindAbsent>(message).name);
   }
 
   void obey() {
@@ -159,6 +177,7 @@ class Node {
           if (rank.number == message.rank && rank.output) ::kill(rank.pid, message.status);
         }
         break;
+      case NodeMessage::Kind::absence: take_absence(message.data); break;
       case NodeMessage::Kind::over: server_->modex().answer_all(message.status); break;
       case NodeMessage::Kind::quit:
         quit_ = true;
@@ -172,6 +191,10 @@ class Node {
   int socket_;
   std::optional<launcher::PmixServer> server_;
   std::optional<launcher::JobNamespace> job_;
+  launcher::ArrivalDesk arrivals_{0, [this](const launcher::control::FindAbsent& question) { tell_absence(question); },
+                                  [this](std::uint64_t call) { server_->modex().answer(call, kvs::kHasArrived, {}); }};
+  int first_ = 0;
+  int count_ = 0;
   std::vector<Rank> ranks_;
   Bytes received_;
   bool quit_ = false;

@@ -4,6 +4,8 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 
+#include <set>
+
 #include <fmt/ranges.h>
 
 #include "base/byte_stream.hpp"
@@ -25,6 +27,9 @@ PmixNodes::PmixNodes(std::vector<launcher::NodeShape> nodes, const std::string& 
     node_of_.insert(node_of_.end(), static_cast<std::size_t>(nodes[node].num_ranks), static_cast<int>(node));
   }
   ranks_.resize(node_of_.size());
+  std::vector<int> first_rank{0};
+  for (const launcher::NodeShape& node : nodes) first_rank.push_back(first_rank.back() + node.num_ranks);
+  inquiries_.emplace(0, std::move(first_rank));
   NodeOrders orders{.shape = {.name_space = launcher::make_namespace_name("test", 0), .nodes = nodes, .node_rank = 0},
                     .command = command,
                     .environment = extra_environment};
@@ -68,6 +73,7 @@ bool PmixNodes::run_until(const std::function<bool()>& condition, Deadline deadl
     for (std::size_t node = 0; node < nodes_.size(); ++node) {
       if (entries[node].revents != 0) receive(static_cast<int>(node));
     }
+    send_absences(inquiries_->time_passed(Deadline::Clock::now()));
   }
   return true;
 }
@@ -116,6 +122,7 @@ void PmixNodes::handle(int node, NodeMessage message) {
       send(asker, message);
       break;
     }
+    case NodeMessage::Kind::absence: find_absent(node, message.data); break;
     case NodeMessage::Kind::rank_ended: {
       RankEnd& end = ranks_.at(static_cast<std::size_t>(message.rank));
       end = {.ended = true,
@@ -150,6 +157,28 @@ void PmixNodes::complete_fences(const std::vector<int>& ranks) {
                   .data = fence_status == 0 ? all : Bytes{}});
       queue.erase(queue.begin());
     }
+  }
+}
+
+void PmixNodes::find_absent(int node, const Bytes& bytes) {
+  ++absences_;
+  const launcher::control::Message message = launcher::control::decode(bytes);
+  if (const auto* found = std::get_if<launcher::control::AbsentFound>(&message))
+    return send_absences(inquiries_->found(node, *found, Deadline::Clock::now()));
+  std::set<int> in_fence;
+  if (const auto open = open_fences_.find({}); open != open_fences_.end()) {
+    for (std::size_t each = 0; each < nodes_.size(); ++each) {
+      if (!open->second[each].empty()) in_fence.insert(static_cast<int>(each));
+    }
+  }
+  send_absences(
+      inquiries_->ask(node, std::get<launcher::control::FindAbsent>(message), in_fence, Deadline::Clock::now()));
+}
+
+void PmixNodes::send_absences(const launcher::AbsenceInquiries::Outgoing& outgoing) {
+  for (const auto& [node, message] : outgoing) {
+    ++absences_;
+    send(node, {.kind = NodeMessage::Kind::absence, .data = launcher::control::encode(message)});
   }
 }
 

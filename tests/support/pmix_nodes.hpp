@@ -8,6 +8,7 @@
 #include <ddp/deadline.hpp>
 
 #include "base/unique_fd.hpp"
+#include "coordinator/absence_inquiries.hpp"
 #include "pmix_server/job_namespace.hpp"
 
 namespace ddp::test {
@@ -19,6 +20,7 @@ struct NodeMessage {
     call,        ///< from a node: id, rank
     found,       ///< from a node, to `fetch`: id, status, data
     rank_ended,  ///< from a node: rank, exit code or minus the signal as status, output as data
+    absence,     ///< both ways: a control::FindAbsent or AbsentFound, encoded as data
     failed,      ///< from a node: what was thrown, as data
     answer,      ///< to a node, to `fence` and `call`: id, status, data
     fetch,       ///< to a node: id, rank
@@ -70,6 +72,7 @@ class PmixNodes {
   int node_of(int rank) const { return node_of_[static_cast<std::size_t>(rank)]; }
   std::size_t fences() const { return fences_; }  ///< upcalls of all nodes together
   std::size_t calls() const { return calls_; }
+  std::size_t absences() const { return absences_; }         ///< messages about absent ranks, both ways
   const std::string& failures() const { return failures_; }  ///< of the node processes
 
   /// Lets the nodes take down their servers. Returns what went wrong; empty if nothing did.
@@ -87,6 +90,8 @@ class PmixNodes {
   void receive(int node);
   void handle(int node, NodeMessage message);
   void complete_fences(const std::vector<int>& ranks);
+  void send_absences(const launcher::AbsenceInquiries::Outgoing& outgoing);
+  void find_absent(int node, const Bytes& message);
 
   std::vector<int> node_of_;
   std::vector<Node> nodes_;
@@ -96,6 +101,8 @@ class PmixNodes {
   std::uint64_t next_call_ = 1;
   std::size_t fences_ = 0;
   std::size_t calls_ = 0;
+  std::size_t absences_ = 0;
+  std::optional<launcher::AbsenceInquiries> inquiries_;
   std::string failures_;
 };
 

@@ -97,6 +97,11 @@ inline pmix_proc_t make_proc(std::string_view name_space, pmix_rank_t rank) {
   return proc;
 }
 
+/// In a request for a rank's values: only whether the rank has put the one that is named here is asked. ddprun's
+/// servers answer with the status instead of the values, and ask once for all ranks of the job; others give the values.
+inline constexpr auto kArrivalOf = "ddp.arrival";
+inline constexpr pmix_status_t kHasArrived = PMIX_EXTERNAL_ERR_BASE - 1;
+
 /// "PMIX_ERR_UNREACH (-25)": the constant's name, which is what people search for, not PMIx_Error_string's own
 /// spelling.
 inline std::string pmix_status_name(pmix_status_t status) {

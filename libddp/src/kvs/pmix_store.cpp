@@ -137,6 +137,7 @@ void publish(std::vector<Publication> publications, const std::string& attempted
 enum class Reach {
   own_server,  ///< PMIX_IMMEDIATE: the server of this node, which does not ask other nodes
   anywhere,    ///< the rank's own server, which waits up to PMIX_TIMEOUT for the key to appear
+  arrival,     ///< the same, where PMIX_SUCCESS or kHasArrived is all that matters
 };
 
 std::shared_ptr<Mailbox<Answer>> start_get(const std::string& name_space, int rank, const std::string& key, Reach reach,
@@ -148,6 +149,7 @@ std::shared_ptr<Mailbox<Answer>> start_get(const std::string& name_space, int ra
   switch (reach) {
     case Reach::own_server: call->info.boolean(PMIX_IMMEDIATE, true); break;
     case Reach::anywhere: call->info.integer(PMIX_TIMEOUT, timeout_s); break;
+    case Reach::arrival: call->info.integer(PMIX_TIMEOUT, timeout_s).text(kArrivalOf, key); break;
   }
   const pmix_status_t status =
       pmix().get_nb(&proc, call->key.c_str(), call->info.data(), call->info.size(), on_get, call.get());
@@ -234,14 +236,14 @@ std::vector<int> PmixStore::find_absent(const std::string& attempted, Deadline d
   std::vector<std::shared_ptr<Mailbox<Answer>>> answers;
   for (int rank = 0; rank < world_size(); ++rank) {
     answers.push_back(rank == this->rank() ? nullptr
-                                           : start_get(session_->name_space(), rank, key, Reach::anywhere, deadline));
+                                           : start_get(session_->name_space(), rank, key, Reach::arrival, deadline));
   }
   std::vector<int> absent;
   bool answered = false;
   for (int rank = 0; rank < world_size(); ++rank) {
     if (rank == this->rank()) continue;
     const auto answer = answers[static_cast<std::size_t>(rank)]->wait(deadline);
-    if (!answer || answer->status != PMIX_SUCCESS) absent.push_back(rank);
+    if (!answer || (answer->status != PMIX_SUCCESS && answer->status != kHasArrived)) absent.push_back(rank);
     answered = answered || answer.has_value();
   }
   if (!lives && !answered && !absent.empty()) {

@@ -60,7 +60,9 @@ std::vector<control::Message> messages(int epoch) {
           control::NodesChange{.epoch = epoch, .waiting = 1},
           control::AllocationHello{.allocation = "8", .host = "a"},
           control::ResizeAsked{.nodes = 1, .host = "a"},
-          control::KillRanks{.epoch = epoch, .local_ranks = {1}}};
+          control::KillRanks{.epoch = epoch, .local_ranks = {1}},
+          control::FindAbsent{.epoch = epoch, .name = "ddp.fence.1", .limit_ms = 1000},
+          control::AbsentFound{.epoch = epoch, .name = "ddp.fence.1", .ranks = {{.first = 0, .count = 1}}}};
 }
 
 struct Answer {
@@ -86,6 +88,7 @@ const std::vector<Answer> kAnswers{
     {"preparing", "Fence", {"Fence"}, {}},
     {"preparing", "ModexRequest", {}, {"ModexRequest"}},
     {"preparing", "ModexReply", {}, {"ModexReply"}},
+    {"preparing", "FindAbsent", {"FindAbsent"}, {"FindAbsent"}},
     {"running", "AttemptFailed", kTerm, kTerm},
     {"running", "RankEnded", kTerm, kTerm},
     {"running", "RankAborted", kTerm, kTerm},
@@ -93,10 +96,12 @@ const std::vector<Answer> kAnswers{
     {"running", "Fence", {"Fence"}, {}},
     {"running", "ModexRequest", {}, {"ModexRequest"}},
     {"running", "ModexReply", {}, {"ModexReply"}},
+    {"running", "FindAbsent", {"FindAbsent"}, {"FindAbsent"}},
     {"cleaning", "SignalReceived", {"EndAttempt 10000"}, {"EndAttempt 10000"}},
     {"cleaning", "Fence", {"Fence"}, {}},
     {"cleaning", "ModexRequest", {}, {"ModexRequest"}},
     {"cleaning", "ModexReply", {}, {"ModexReply"}},
+    {"cleaning", "FindAbsent", {"FindAbsent"}, {"FindAbsent"}},
 };
 
 Answer expected(const std::string& phase, const std::string& message) {
