@@ -22,6 +22,8 @@ SCATTERED, FENCED = (256, 1, 0, "scattered"), (64, 8, 150, "ranges")
 FITTED = (SMALL, MIDDLE, WIDE, SCATTERED, FENCED)
 CHECKED = ((512, 1, 0, "ranges"), (1024, 1, 0, "ranges"), (128, 8, 0, "ranges"), (1024, 1, 0, "scattered"),
            (128, 8, 150, "ranges"), (128, 8, 330, "ranges"), (1250, 8, 0, "ranges"), (1250, 8, 0, "scattered"))
+ABSENT = (*((nodes, 8, 0, "ranges", how) for nodes in (16, 64, 128) for how in ("requests", "asks")),
+          (1250, 8, 0, "ranges", "asks"))
 FENCES = 2
 TOLERANCE = 0.25
 TARGET_SENT_MB, TARGET_HELD_MB = 20, 40
@@ -75,13 +77,19 @@ def row(job, result, formula):
             f"{result['cpu_s']:.2f}", f"{result['join_s']:.2f}", f"{result['run_s']:.2f}"]
 
 
+def row_of_absent(job, result):
+    nodes, ranks_per_node, _, _, how = job
+    return [f"{nodes} x {ranks_per_node}", how, f"{result['messages']:,.0f}", f"{result['all_bytes'] / 1e6:.2f}",
+            f"{result['cpu_s']:.2f}", f"{result['run_s']:.2f}"]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("binaries", type=Path)
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     measured = {}
-    for job in (*FITTED, *CHECKED):
+    for job in (*FITTED, *CHECKED, *ABSENT):
         results = [run(options.binaries, job) for _ in range(options.rounds)]
         measured[job] = {name: median_of(results, name) for name in results[0]}
         print(f"scale: {job} measured", file=sys.stderr)
@@ -95,6 +103,11 @@ def main():
           f"nodes with scattered names: {formula.sent(1250, 8, 0, 'scattered') / 1e6:.1f} MB sent (target: {TARGET_SENT_MB}), "
           f"{formula.held(1250, 8, 0, 'scattered') / 1e6:.1f} MB\nheld (target: {TARGET_HELD_MB}), and for each fence with "
           f"330 B of each rank {formula.framing * 1250 * 10_000 * 330 / 1e9:.1f} GB sent.")
+    print("\nRank 0 is absent from a fence, and each other node finds that out: by direct modex requests for each\n"
+          "rank, as before, or by a question. The coordinator's messages for that, both ways; MB sent;\n"
+          "s as above.\n")
+    print(table(["nodes x ranks", "by", "messages", "sent", "CPU", "ran"],
+                [row_of_absent(job, measured[job]) for job in ABSENT]))
     wrong = [job for job in CHECKED
              if abs(measured[job]["all_bytes"] / formula.sent(*job) - 1) > TOLERANCE
              or abs(measured[job]["held_kib"] * 1024 / formula.held(*job) - 1) > TOLERANCE]

@@ -1,10 +1,12 @@
 // What a job's coordinator sends, holds and computes when many nodes join: the real Coordinator in a process of its
 // own, and in another one agents without ranks, which speak the control protocol as ddprun's do.
 //
-//   bench_scale_swarm NODES RANKS_PER_NODE FENCE_BYTES NAMES
+//   bench_scale_swarm NODES RANKS_PER_NODE FENCE_BYTES NAMES [asks|requests]
 //
 // FENCE_BYTES: what each rank contributes to each of two fences; 0: no fence. NAMES: the hosts' names, "ranges" (n17)
-// or "scattered" (no number follows another). Prints a JSON object.
+// or "scattered" (no number follows another). With the last word rank 0 is absent from a fence, and each other node
+// finds that out: "asks" by one question, "requests" by a direct modex request for each rank, as for MPI. Prints a JSON
+// object.
 #include <linux/tcp.h>
 #include <netinet/in.h>
 #include <sys/resource.h>
@@ -36,13 +38,17 @@ namespace {
 
 constexpr std::chrono::minutes kLimit{5};
 constexpr int kFences = 2;
-constexpr int kJoiners = 16;  // threads that shake hands
+constexpr auto kValue = "ddp.fence.1";
+constexpr std::size_t kValueBytes = 330;  // of a rank in a fence
+constexpr int kJoiners = 16;              // threads that shake hands
 
 struct Swarm {
   int nodes;
   int ranks_per_node;
   std::size_t fence_bytes;
   bool scattered;
+  std::string absent;  ///< how nodes find that rank 0 is; empty: it is not
+  int ranks() const { return nodes * ranks_per_node; }
 };
 
 /// What the coordinator's process reports of itself, over a pipe.
@@ -106,6 +112,7 @@ class FakeAgent {
  public:
   FakeAgent(const Swarm& swarm, int number, stream::EventLoop& loop, control::Connection connection, int& done)
       : swarm_(swarm),
+        number_(number),
         all_done_(done),
         connection_(
             loop, std::move(connection), [this](const control::Message& message) { answer(message); },
@@ -127,6 +134,7 @@ class FakeAgent {
 
   std::uint64_t bytes_before_fences() const { return before_fences_; }
   std::uint64_t all_bytes() const { return all_; }
+  std::uint64_t messages() const { return messages_; }
   /// What the socket has taken in, as the network carries it.
   std::uint64_t received() const {
     tcp_info info{};
@@ -151,11 +159,15 @@ class FakeAgent {
       started.pids.resize(static_cast<std::size_t>(swarm_.ranks_per_node), 4712);
       connection_.send(started);
       before_fences_ = received();
+      if (!swarm_.absent.empty()) return find_absent();
       swarm_.fence_bytes > 0 ? enter_fence() : end_ranks();
     } else if (const auto* fence = std::get_if<control::Fence>(&message)) {
       if (fence->data.size() != contribution() * static_cast<std::size_t>(swarm_.nodes))
         throw std::runtime_error("a fence's answer is incomplete");
       ++fences_ < kFences ? enter_fence() : end_ranks();
+    } else if (!swarm_.absent.empty() && concerns_absent(message)) {
+      ++messages_;
+      learn_of_absent(message);
     } else if (std::get_if<control::EndAttempt>(&message) != nullptr) {
       connection_.send(control::AttemptCleaned{.epoch = 0});
     } else if (std::get_if<control::Finish>(&message) != nullptr) {
@@ -165,6 +177,49 @@ class FakeAgent {
     }
   }
   std::size_t contribution() const { return swarm_.fence_bytes * static_cast<std::size_t>(swarm_.ranks_per_node); }
+  static bool concerns_absent(const control::Message& message) {
+    return std::holds_alternative<control::FindAbsent>(message) ||
+           std::holds_alternative<control::AbsentFound>(message) ||
+           std::holds_alternative<control::ModexRequest>(message) ||
+           std::holds_alternative<control::ModexReply>(message);
+  }
+  void send_counted(const control::Message& message) {
+    ++messages_;
+    connection_.send(message);
+  }
+  /// All ranks of the other nodes are in the fence.
+  void find_absent() {
+    if (number_ == 0) return;
+    if (swarm_.absent == "asks") {
+      connection_.send(control::Fence{.epoch = 0});
+      return send_counted(control::FindAbsent{.epoch = 0, .name = kValue, .limit_ms = 600'000});
+    }
+    const int first = number_ * swarm_.ranks_per_node;
+    for (int rank = 0; rank < swarm_.ranks(); ++rank) {
+      if (rank < first || rank >= first + swarm_.ranks_per_node)
+        send_counted(control::ModexRequest{.epoch = 0, .id = rank, .from_node = -1, .rank = rank});
+    }
+  }
+  void learn_of_absent(const control::Message& message) {
+    const std::vector<control::RankRange> rank_zero{{.first = 0, .count = 1}};
+    const int others = swarm_.ranks() - swarm_.ranks_per_node;
+    if (std::holds_alternative<control::FindAbsent>(message)) {
+      control::AbsentFound found{.epoch = 0, .name = kValue};
+      if (number_ == 0) found.ranks = rank_zero;
+      send_counted(found);
+      if (number_ == 0) end_ranks();
+    } else if (const auto* found = std::get_if<control::AbsentFound>(&message)) {
+      if (found->ranks != rank_zero) throw std::runtime_error("other ranks are absent");
+      end_ranks();
+    } else if (const auto* request = std::get_if<control::ModexRequest>(&message)) {
+      if (request->rank != 0)
+        send_counted(control::ModexReply{
+            .epoch = 0, .id = request->id, .to_node = request->from_node, .data = Bytes(kValueBytes)});
+      if (number_ == 0 && ++seen_ == others) end_ranks();
+    } else if (++seen_ == others - 1) {
+      end_ranks();
+    }
+  }
   void enter_fence() { connection_.send(control::Fence{.epoch = 0, .data = Bytes(contribution())}); }
   void end_ranks() {
     for (int local = 0; local < swarm_.ranks_per_node; ++local)
@@ -172,9 +227,12 @@ class FakeAgent {
   }
 
   const Swarm& swarm_;
+  const int number_;
   int& all_done_;
   LoopConnection connection_;
   int fences_ = 0;
+  int seen_ = 0;                ///< requests, or replies
+  std::uint64_t messages_ = 0;  ///< about absent ranks, sent and received
   bool done_ = false;
   std::uint64_t before_fences_ = 0;
   std::uint64_t all_ = 0;
@@ -235,7 +293,9 @@ int run(const Swarm& swarm) {
   const double ran_s = seconds_since(greeted);
   std::uint64_t before_fences = 0;
   std::uint64_t all = 0;
+  std::uint64_t messages = 0;
   for (const auto& agent : agents) {
+    messages += agent->messages();
     before_fences += agent->bytes_before_fences();
     all += agent->all_bytes();
   }
@@ -245,9 +305,10 @@ int run(const Swarm& swarm) {
   int status = 0;
   ::waitpid(pid, &status, 0);
   fmt::print(
-      "{{\"nodes\": {}, \"ranks\": {}, \"start_bytes\": {}, \"all_bytes\": {}, \"held_kib\": {}, \"cpu_s\": {:.3f}, "
+      "{{\"nodes\": {}, \"ranks\": {}, \"start_bytes\": {}, \"all_bytes\": {}, \"messages\": {}, \"held_kib\": {}, "
+      "\"cpu_s\": {:.3f}, "
       "\"join_s\": {:.3f}, \"run_s\": {:.3f}}}\n",
-      swarm.nodes, swarm.nodes * swarm.ranks_per_node, before_fences, all, usage.most_kib - usage.before_kib,
+      swarm.nodes, swarm.nodes * swarm.ranks_per_node, before_fences, all, messages, usage.most_kib - usage.before_kib,
       usage.cpu_s, joined_s, ran_s);
   return status == 0 && done == swarm.nodes ? 0 : 1;
 }
@@ -256,15 +317,16 @@ int run(const Swarm& swarm) {
 }  // namespace ddp::launcher
 
 int main(int count, char** words) {
-  if (count != 5) {
-    fmt::print(stderr, "usage: {} NODES RANKS_PER_NODE FENCE_BYTES ranges|scattered\n", words[0]);
+  if (count < 5 || count > 6) {
+    fmt::print(stderr, "usage: {} NODES RANKS_PER_NODE FENCE_BYTES ranges|scattered [asks|requests]\n", words[0]);
     return 2;
   }
   try {
     return ddp::launcher::run({.nodes = std::atoi(words[1]),
                                .ranks_per_node = std::atoi(words[2]),
                                .fence_bytes = static_cast<std::size_t>(std::atoll(words[3])),
-                               .scattered = std::string(words[4]) == "scattered"});
+                               .scattered = std::string(words[4]) == "scattered",
+                               .absent = count == 6 ? words[5] : ""});
   } catch (const std::exception& error) {
     fmt::print(stderr, "{}\n", error.what());
     return 1;
