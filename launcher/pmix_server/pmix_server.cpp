@@ -20,6 +20,7 @@
 #include "base/env_table.hpp"
 #include "base/log.hpp"
 #include "kvs/pmix_library.hpp"
+#include "kvs/store_contract.hpp"
 #include "pmix_server/server_functions.hpp"
 
 namespace ddp::launcher {
@@ -119,8 +120,9 @@ pmix_status_t asks_another_node(const pmix_proc_t* proc, const pmix_info_t infos
   ModexInbox* const inbox = inbox_of_the_server;
   if (inbox == nullptr || proc->rank >= PMIX_RANK_VALID) return PMIX_ERR_NOT_SUPPORTED;
   try {
-    inbox->post_call(static_cast<int>(proc->rank), limit_of(infos, num_infos), done, done_data,
-                     text_of(infos, num_infos, kvs::kArrivalOf));
+    std::string arrival = text_of(infos, num_infos, kvs::kArrivalOf);
+    if (!arrival.empty()) kvs::check_key(arrival);  // the coordinator would refuse this node's message
+    inbox->post_call(static_cast<int>(proc->rank), limit_of(infos, num_infos), done, done_data, std::move(arrival));
   } catch (...) {
     return PMIX_ERR_NOMEM;
   }
