@@ -60,7 +60,8 @@ std::vector<control::Message> messages(int epoch) {
           control::NodesChange{.epoch = epoch, .waiting = 1},
           control::AllocationHello{.allocation = "8", .host = "a"},
           control::ResizeAsked{.nodes = 1, .host = "a"},
-          control::KillRanks{.epoch = epoch, .local_ranks = {1}}};
+          control::KillRanks{.epoch = epoch, .local_ranks = {1}},
+          control::WarmWorkersReady{}};
 }
 
 struct Answer {
