@@ -1,6 +1,7 @@
 // The smallest program that trains: steps of one all_reduce, until a signal or a lost peer ends it. Appends to the file
 // of ELASTIC_MARKS once its first step is complete on this rank: time (CLOCK_MONOTONIC, ns), the process id of rank 0,
-// rank, world size, its own process id. elastic_worker.py does the same with torch.
+// rank, world size, its own process id. After each step, the file ELASTIC_MARKS.PID has the time. elastic_worker.py
+// does the same with torch.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -52,7 +53,11 @@ void train() {
   std::array<std::int64_t, 1> sum{world.rank() == 0 ? getpid() : 0};
   group.all_reduce(std::span{sum}).wait();
   mark(sum[0], world.rank(), world.world_size());
+  const std::string steps = variable("ELASTIC_MARKS") + "." + std::to_string(getpid());
+  const int file = open(steps.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
   while (true) {
+    const std::int64_t now = std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
+    if (pwrite(file, &now, sizeof now, 0) != sizeof now) throw std::runtime_error(steps + " cannot be written");
     std::this_thread::sleep_for(kStep);
     sum[0] = 0;
     group.all_reduce(std::span{sum}).wait();

@@ -38,9 +38,11 @@ Agent::Agent(const NodeJob& job, const control::Hello& hello, control::Connectio
       coordinator_(
           loop, forwarding(std::move(coordinator)), [this](const control::Message& message) { handle(message); },
           [this](const std::string& why) { coordinator_lost(why); }),
-      standby_(job, std::move(start_standby), limits.warm_delay),
+      standby_(job, loop, std::move(start_standby), limits.warm_delay,
+               [this](const control::WarmWorkersReady& ready) { to_coordinator(ready); }),
       heartbeat_(loop, job.peers.beat, [this] { beat(); }) {
-  to_coordinator(hello);
+  hello_.warms = standby_.wanted_by_spare();
+  to_coordinator(hello_);
 }
 
 Agent::~Agent() { drop_attempt(); }
@@ -73,8 +75,9 @@ void Agent::handle(const control::Message& message) {
         "ddprun: {}: the job is running; {}", job_.host,
         taken_in->spare ? "it has all its nodes, so this one is a spare for one that is lost"
         : rest > 0      ? fmt::format("this node was lost again and again, so it waits {} s before it joins", rest)
+        : hello_.warms  ? "this node joins once its warm workers are ready, when its ranks have ended to start again"
                         : "this node joins when its ranks have ended to start again"));
-    if (taken_in->spare) standby_.spare(hello_);
+    standby_.spare(hello_, !taken_in->spare);
   } else if (const auto* resting = std::get_if<control::Resting>(&message)) {
     coordinator_rests_ = resting->rests;
   } else if (const auto* end_attempt = std::get_if<control::EndAttempt>(&message);

@@ -93,19 +93,25 @@ std::optional<AttemptProcess> Standby::take(const control::PrepareAttempt& plan)
   if (wanted_) plan_ = plan;
   if (!process_) return std::nullopt;
   if (plan.console_window_bytes == 0) process_->console.reset();
-  if (process_->process.end() || (plan.console_window_bytes > 0 && !process_->console)) {
+  if (process_->process.end() || !process_->connection->open() ||
+      (plan.console_window_bytes > 0 && !process_->console)) {
     drop();
     return std::nullopt;
   }
-  process_->connection.send(plan);
-  return std::exchange(process_, std::nullopt);
+  process_->connection->send(plan);
+  Process taken = *std::exchange(process_, std::nullopt);
+  return AttemptProcess{.connection = taken.connection->release(),
+                        .console = std::move(taken.console),
+                        .process = std::move(taken.process)};
 }
 
 void Standby::ranks_started() {
   if (wanted_ && !process_) due_ = Deadline::after(delay_);
 }
 
-void Standby::spare(const control::Hello& own) {
+bool Standby::wanted_by_spare() const { return !job_.refusal && wants({.elastic = true}); }
+
+void Standby::spare(const control::Hello& own, bool soon) {
   const control::NodeLayout here{
       .host = own.host,
       .nproc = own.nproc,
@@ -113,24 +119,35 @@ void Standby::spare(const control::Hello& own) {
       .addresses = own.addresses,
       .socket_interface = own.interfaces.empty() ? std::string{} : own.interfaces.front().name};
   plan_ = {.console_window_bytes = 1, .elastic = true, .nodes = {here, here}};
-  wanted_ = !job_.refusal && wants(plan_);
+  wanted_ = wanted_by_spare();
   ranks_started();
+  if (soon && due_) due_ = Deadline::after(std::chrono::seconds(0));
 }
 
 void Standby::time_passed() {
   if (!due_ || !due_->expired()) return;
   due_.reset();
   try {
-    process_.emplace(start_(job_, plan_, std::exchange(first_, false)));
+    AttemptProcess started = start_(job_, plan_, std::exchange(first_, false));
+    process_.emplace(Process{.connection = std::make_unique<LoopConnection>(
+                                 loop_, std::move(started.connection),
+                                 [this](const control::Message& message) {
+                                   if (const auto* ready = std::get_if<control::WarmWorkersReady>(&message))
+                                     ready_(*ready);
+                                 },
+                                 [this](const std::string&) { ready_({}); }),
+                             .console = std::move(started.console),
+                             .process = std::move(started.process)});
   } catch (const std::exception& error) {
     base::write_stderr_line(fmt::format("ddprun: warning: {}: no warm workers: {}", job_.host, error.what()));
+    ready_({});
   }
 }
 
 void Standby::drop() {
   due_.reset();
   if (!process_) return;
-  process_->connection.close(Deadline::after(std::chrono::seconds(0)));
+  process_->connection->close(Deadline::after(std::chrono::seconds(0)));
   process_->process.wait(Deadline::after(kStandbyEndLimit));
   process_.reset();
 }
@@ -142,6 +159,7 @@ std::optional<StandbyWork> stand_by(const NodeJob& job, const control::PrepareAt
   become_subreaper();
   StandbyWork work;
   bool broken = false;
+  bool told = false;
   const auto advance = [&] {
     try {
       if (!work.warm) work.warm = prepare_interpreters(job, like, first);
@@ -153,6 +171,10 @@ std::optional<StandbyWork> stand_by(const NodeJob& job, const control::PrepareAt
   };
   advance();
   for (;;) {
+    if (!told && (broken || work.warm->fd() < 0)) {
+      told = true;
+      agent.send(control::WarmWorkersReady{.all = !broken});
+    }
     std::array<pollfd, 2> entries{
         pollfd{.fd = agent.fd(), .events = POLLIN, .revents = 0},
         pollfd{.fd = work.warm && !broken ? work.warm->fd() : -1, .events = POLLIN, .revents = 0}};

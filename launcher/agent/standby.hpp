@@ -16,6 +16,7 @@
 #include "agent/attempt_process.hpp"
 #include "agent/job_layout.hpp"
 #include "control/connection.hpp"
+#include "stream/event_loop.hpp"
 #include "workers/warm_workers.hpp"
 
 namespace ddp::launcher {
@@ -30,9 +31,11 @@ using StandbyStarter = std::function<AttemptProcess(const NodeJob&, const contro
 /// Not thread-safe. Destruction ends the process.
 class Standby {
  public:
-  /// @param job must outlive the object. @param delay from the start of ranks, which need the processors then
-  Standby(const NodeJob& job, StandbyStarter start, std::chrono::milliseconds delay)
-      : job_(job), start_(std::move(start)), delay_(delay) {}
+  /// @param job, loop must outlive the object. @param delay from the start of ranks, which need the processors then
+  /// @param ready the interpreters have imported their modules, or there will be none
+  Standby(const NodeJob& job, stream::EventLoop& loop, StandbyStarter start, std::chrono::milliseconds delay,
+          std::function<void(const control::WarmWorkersReady&)> ready)
+      : job_(job), loop_(loop), start_(std::move(start)), delay_(delay), ready_(std::move(ready)) {}
   Standby& operator=(Standby&&) = delete;
   ~Standby() { drop(); }
 
@@ -40,8 +43,10 @@ class Standby {
   std::optional<AttemptProcess> take(const control::PrepareAttempt& plan);
   /// The ranks of that plan run: after the delay, others will be made ready.
   void ranks_started();
-  /// The node has no ranks, but may get some: likewise, for ranks that may differ.
-  void spare(const control::Hello& own);
+  /// The node has no ranks, but may get some: likewise, for ranks that may differ. @param soon without the delay
+  void spare(const control::Hello& own, bool soon);
+  /// Whether spare() will make any ready.
+  bool wanted_by_spare() const;
   /// They end: if the delay is not over, none will.
   void ranks_end() { due_.reset(); }
   std::optional<Deadline> next_deadline() const { return due_; }
@@ -55,13 +60,20 @@ class Standby {
   bool wants(const control::PrepareAttempt& plan) const;
 
   const NodeJob& job_;
+  stream::EventLoop& loop_;
   StandbyStarter start_;
   std::chrono::milliseconds delay_;
+  std::function<void(const control::WarmWorkersReady&)> ready_;
   control::PrepareAttempt plan_;  ///< of the ranks that run, where interpreters are wanted
   bool wanted_ = false;
   bool first_ = true;
   std::optional<Deadline> due_;
-  std::optional<AttemptProcess> process_;
+  struct Process {
+    std::unique_ptr<LoopConnection> connection;
+    std::optional<control::Connection> console;
+    base::ChildProcess process;  ///< last, as in AttemptProcess
+  };
+  std::optional<Process> process_;
 };
 
 // In the process.

@@ -42,7 +42,7 @@ constexpr auto description(const Hello*) {
       fields<&Hello::version, &Hello::run_id, &Hello::host, &Hello::addresses, &Hello::allocation, &Hello::slurm_node>(
           kPlainName),
       fields<&Hello::order>(kCountOrNone), fields<&Hello::nproc, &Hello::pid>(kCount),
-      fields<&Hello::role, &Hello::program, &Hello::interfaces, &Hello::settings>());
+      fields<&Hello::role, &Hello::program, &Hello::interfaces, &Hello::settings, &Hello::warms>());
 }
 constexpr auto description(const StepTasks*) {
   return describe({"StepTasks"}, fields<&StepTasks::node_list>(), fields<&StepTasks::world_size>(kCount),
@@ -95,6 +95,9 @@ constexpr auto description(const PrepareAttempt*) {
                          &T::still_after_ms, &T::nodes_lost, &T::progress_ms, &T::leave_grace_ms>(kCount),
                   fields<&T::serve_store, &T::terminal_out, &T::terminal_err, &T::input, &T::elastic>(),
                   fields<&T::run_id, &T::name_space, &T::log_name, &T::log_suffix>(kPlainName), fields<&T::nodes>());
+}
+constexpr auto description(const WarmWorkersReady*) {
+  return describe({"WarmWorkersReady"}, fields<&WarmWorkersReady::all>());
 }
 constexpr auto description(const Input*) { return describe({"Input"}, fields<&Input::data, &Input::end>()); }
 constexpr auto description(const InputTaken*) { return describe({"InputTaken"}, fields<&InputTaken::bytes>(kCount)); }

@@ -55,6 +55,7 @@ struct Hello {
   std::string allocation{};             ///< Slurm's job, of an agent that a frontend started in it; else empty
   std::string slurm_node{};             ///< its name there (SLURMD_NODENAME)
   std::vector<std::string> settings{};  ///< as MembershipRules::settings, those that its user has given
+  bool warms = false;                   ///< while it has no ranks it makes interpreters ready: WarmWorkersReady follows
   bool operator==(const Hello&) const = default;
 };
 
@@ -172,6 +173,13 @@ struct SignalReceived {
   int signal = 0;
   bool by_slurm = false;  ///< from slurmstepd, to the step's tasks or to all processes below them
   bool operator==(const SignalReceived&) const = default;
+};
+
+/// The interpreters for the next ranks have imported their modules, as far as they can (--warm-workers). From the
+/// standby process to its agent, and from there to the coordinator.
+struct WarmWorkersReady {
+  bool all = false;  ///< else some could not be started
+  bool operator==(const WarmWorkersReady&) const = default;
 };
 
 /// Rank 0 has read this much more of its Input.
@@ -425,7 +433,8 @@ using Message =
                  AttemptCleaned, SignalReceived, PrepareAttempt, StartAttempt, SignalRanks, EndAttempt, Finish, Fence,
                  ModexRequest, ModexReply, CollectStacks, StacksCollected, ConsoleOutput, ConsoleTaken, RanksStill,
                  ObserveRanks, RanksObserved, Progress, Resting, Input, InputTaken, StepTasks, RankEndNoted, JoinTaken,
-                 NodesChange, AllocationHello, ResizeAsked, KillRanks, FindAbsent, AbsentFound, Encoded>;
+                 NodesChange, AllocationHello, ResizeAsked, KillRanks, FindAbsent, AbsentFound, WarmWorkersReady,
+                 Encoded>;
 
 /// One byte for the kind, then the fields in the order of message_fields.hpp: little-endian integers; texts, bytes and
 /// lists behind a 32-bit length; times as nanoseconds since 1970.

@@ -32,6 +32,12 @@ void Coordinator::handle(int link, const control::Message& message) {
   if (const auto* wanted = std::get_if<control::ResizeAsked>(&message)) return handle_resize(link, *wanted);
   if (const auto* signal = std::get_if<control::SignalReceived>(&message)) return handle_signal(link, *signal);
   if (const auto* resting = std::get_if<control::Resting>(&message)) return handle_resting(link, *resting);
+  if (const auto* ready = std::get_if<control::WarmWorkersReady>(&message)) {
+    if (membership_.warmed(link, clock_().steady))
+      events_.detail(
+          fmt::format("{} has {} ready", links_.peer(link), ready->all ? "its interpreters" : "not all interpreters"));
+    return;
+  }
   if (const auto* taken = std::get_if<control::InputTaken>(&message)) {
     if (options_.input && link == input_link_) events_.input_taken(taken->bytes);
     return;

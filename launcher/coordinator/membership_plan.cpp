@@ -55,11 +55,26 @@ const Member* MembershipPlan::find(const Test& test) const {
 std::string MembershipPlan::join(int agent, const control::Hello& hello, Time now) {
   if (std::string why = why_not(hello); !why.empty()) return why;
   enter(agent, hello);
-  waiting_.push_back({.agent = agent, .hello = hello, .id = next_id_++, .rests_until = rests_until(hello.host, now)});
+  waiting_.push_back({.agent = agent,
+                      .hello = hello,
+                      .id = next_id_++,
+                      .rests_until = rests_until(hello.host, now),
+                      .warm_by = hello.warms ? now + rules_.warm_limit : Time{}});
   last_join_ = now;
-  if (!first_join_) first_join_ = now;
+  if (!first_join_ && !hello.warms) first_join_ = now;
   if (enough() && !last_call_) last_call_ = Deadline{now + rules_.last_call};
   return {};
+}
+
+bool MembershipPlan::warmed(int agent, Time now) {
+  for (Member& each : waiting_) {
+    if (each.agent != agent || each.warm_by <= now) continue;
+    each.warm_by = {};
+    last_join_ = now;
+    if (!first_join_) first_join_ = now;
+    return true;
+  }
+  return false;
 }
 
 void MembershipPlan::enter(int agent, const control::Hello& hello) {
@@ -351,10 +366,11 @@ Decision MembershipPlan::decide_live(Time now) {
     return Withdraw{};
   }
   if (!leaves && (announced_ || (!joins && !parks)))
-    return WaitUntil{admits_ && room() > 0 ? first_rested(now) : std::nullopt};
+    return WaitUntil{admits_ && room() > 0 ? next_ready(now) : std::nullopt};
   const bool places_left = num_ready(now) - num_active() < room();  // else more could not take part
   if (!leaves && !parks && places_left) {
-    const Time due = std::min(last_join_ + rules_.scale_up_delay, first_join_.value_or(now) + rules_.scale_up_limit);
+    Time due = first_join_.value_or(now) + rules_.scale_up_limit;
+    if (!any_warming(now)) due = std::min(due, last_join_ + rules_.scale_up_delay);
     if (now < due) return WaitUntil{Deadline{due}};
   }
   announced_ = true;
@@ -372,7 +388,7 @@ Decision MembershipPlan::decide_between(Time now) {
   const bool another_may_come = rules_.elastic() && (rules_.replaceable || (rules_.expands && more_may_come_));
   if (!enough() && !another_may_come) return End{End::Why::too_few_left};
   if (now >= join_deadline_.when()) return End{End::Why::no_other_came};
-  const auto rested = first_rested(now);
+  const auto rested = next_ready(now);
   return WaitUntil{rested ? earlier(*rested, join_deadline_) : join_deadline_};
 }
 
@@ -440,14 +456,18 @@ int MembershipPlan::missing() const {
 
 int MembershipPlan::num_ready(Time now) const {
   return num_active() + static_cast<int>(std::count_if(waiting_.begin(), waiting_.end(),
-                                                       [now](const Member& each) { return each.rests_until <= now; }));
+                                                       [&](const Member& each) { return ready_at(each) <= now; }));
 }
 
-std::optional<Deadline> MembershipPlan::first_rested(Time now) const {
+bool MembershipPlan::any_warming(Time now) const {
+  return std::any_of(waiting_.begin(), waiting_.end(), [now](const Member& each) { return each.warm_by > now; });
+}
+
+std::optional<Deadline> MembershipPlan::next_ready(Time now) const {
   std::optional<Deadline> first;
   for (const Member& each : waiting_) {
-    if (each.rests_until <= now) continue;
-    first = first ? earlier(*first, Deadline{each.rests_until}) : Deadline{each.rests_until};
+    if (ready_at(each) <= now) continue;
+    first = first ? earlier(*first, Deadline{ready_at(each)}) : Deadline{ready_at(each)};
   }
   return first;
 }

@@ -40,6 +40,7 @@ struct MembershipRules {
   CrashLoopLimit crash_loop{};
   std::chrono::milliseconds scale_up_delay{2'000};   ///< for more nodes after one has joined a running job
   std::chrono::milliseconds scale_up_limit{10'000};  ///< the same in all, after the first
+  std::chrono::milliseconds warm_limit{120'000};     ///< for a node that joins to make its interpreters ready
 
   /// The job can go on with fewer, more or other nodes.
   bool elastic() const { return min_nodes < max_nodes || spares > 0 || expands; }
@@ -55,6 +56,7 @@ struct Member {
   control::Hello hello;
   int id = 0;  ///< the same in all rosters of the job, and never another's: ranks change with the roster
   Deadline::Clock::time_point rests_until{};  ///< its host was lost again and again: it takes part only then
+  Deadline::Clock::time_point warm_by{};      ///< it makes interpreters ready: no ranks end for it before
 };
 
 /// The nodes of one generation, by node rank.
@@ -142,6 +144,9 @@ class MembershipPlan {
   /// For how long the host of a member that has just joined must wait for its place, because it was lost again and
   /// again: 10 s after the second loss of these 10 minutes, twice as long after each further one, 10 minutes at most.
   std::chrono::milliseconds rest_of(int agent, Time now) const;
+  /// A member that makes interpreters ready (control::Hello::warms) has done so.
+  /// @return whether that was awaited
+  bool warmed(int agent, Time now);
   /// A member is to take part in no further generation, where may_leave() says so. Release follows.
   /// @param asked_by see RosterChange
   void leave(int agent, const std::string& asked_by = {});
@@ -226,8 +231,13 @@ class MembershipPlan {
   void remove(int agent);
   void note_losses(Time now);
   Time rests_until(const std::string& host, Time now) const;
-  /// When the first of those that rest has rested; nothing: none does.
-  std::optional<Deadline> first_rested(Time now) const;
+  /// From when on a generation may begin with it, or end for it: one that begins anyway takes it in, warm or not.
+  Time ready_at(const Member& member) const {
+    return phase_ == Phase::live ? std::max(member.rests_until, member.warm_by) : member.rests_until;
+  }
+  /// When the first of those that are not ready will be; nothing: all are.
+  std::optional<Deadline> next_ready(Time now) const;
+  bool any_warming(Time now) const;
   int num_active() const;
   int num_ready(Time now) const;
   void release_leaver(int agent, bool by_wish);
@@ -269,7 +279,7 @@ class MembershipPlan {
   bool announced_ = false;                ///< that this generation ends
   bool leave_announced_ = false;          ///< for a node that leaves
   bool admits_ = true;                    ///< this generation ends for nodes that join
-  std::optional<Time> first_join_;        ///< since the last roster
+  std::optional<Time> first_join_;        ///< of one that is warm, since the last roster
   Time last_join_{};
   int not_coming_;          ///< nodes that the first roster does without
   Deadline join_deadline_;  ///< gathering and between

@@ -86,7 +86,10 @@ bool send_files(int channel, const std::array<int, 4>& files) {
 
 bool is_late_variable(std::string_view name) {
   static const auto kHorovod = base::horovod_variables({}, {}, {});
+  // The interface of a job's traffic: read when a process group is made, and another one once there are other nodes.
+  static constexpr std::array kInterface{"GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"};
   return is_task_identity(name) || name.starts_with("PMIX_") || name == "DDP_GENERATION" ||
+         std::find(kInterface.begin(), kInterface.end(), name) != kInterface.end() ||
          name == base::kPlacedSettingsVariable || name == topology::kInterfaceReasonVariable ||
          std::any_of(kHorovod.begin(), kHorovod.end(), [&](const auto& each) { return each.first == name; });
 }

@@ -56,7 +56,9 @@ struct AgentFixture : ::testing::Test {
         [this](const NodeJob&, const control::PrepareAttempt& received) { return start_fake(received); }, limits_,
         [this](const NodeJob&, const control::PrepareAttempt& like, bool) { return start_standby(like); });
     turn();
-    ASSERT_THAT(from_agent(), ::testing::ElementsAre(Is("Hello")));
+    const Messages first = from_agent();
+    ASSERT_THAT(first, ::testing::ElementsAre(Is("Hello")));
+    hello_ = std::get<control::Hello>(first.front());
   }
 
   /// start(), and an attempt is prepared.
@@ -127,6 +129,7 @@ struct AgentFixture : ::testing::Test {
 
   NodeJob job_;
   AgentLimits limits_;
+  control::Hello hello_;                 ///< what the agent has said
   std::function<void()> child_ = [] {};  ///< what the attempt process does before it waits
   int started_ = 0;                      ///< attempt processes
   stream::EventLoop loop_;

@@ -112,11 +112,53 @@ TEST_F(AgentStandby, RanksThatEndWithinTheDelayGetNone) {
   EXPECT_EQ(standbys_, 0);
 }
 
-TEST_F(AgentStandby, ASpareNodeHasOne) {
+TEST_F(AgentStandby, ANodeThatJoinsARunningJobHasOneAtOnceAndSaysWhenItIsReady) {
+  limits_.warm_delay = std::chrono::hours(1);
+  start();
+  EXPECT_TRUE(hello_.warms);
+  order(control::JoinTaken{.spare = false});
+  turn();
+  EXPECT_EQ(standbys_, 1);
+  EXPECT_THAT(from_agent(), ElementsAre());
+  standby_->send(control::WarmWorkersReady{});
+  turn();
+  EXPECT_THAT(from_agent(), ElementsAre(Is("WarmWorkersReady")));
+  control::PrepareAttempt elastic = plan_of(4, 0, 0);
+  elastic.elastic = true;
+  order(elastic);
+  EXPECT_EQ(started_, 0);
+  EXPECT_THAT(standby_->receive(), ElementsAre(Is("PrepareAttempt")));
+}
+
+TEST_F(AgentStandby, WhereItEndsTheNodeIsAsReadyAsItCanBe) {
   start();
   order(control::JoinTaken{.spare = false});
   turn();
+  ASSERT_EQ(standbys_, 1);
+  ::kill(standby_pid_, SIGKILL);
+  siginfo_t info{};
+  ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(standby_pid_), &info, WEXITED | WNOWAIT), 0);
+  standby_.reset();
+  turn();
+  EXPECT_THAT(from_agent(), ElementsAre(Is("WarmWorkersReady")));
+  agent_->child_ended();
+  control::PrepareAttempt elastic = plan_of(4, 0, 0);
+  elastic.elastic = true;
+  order(elastic);
+  EXPECT_EQ(started_, 1);
+}
+
+TEST_F(AgentStandby, WhereNoneIsWantedNoneIsAwaited) {
+  job_.options.warm_workers.clear();
+  start();
+  EXPECT_FALSE(hello_.warms);
+  order(control::JoinTaken{.spare = false});
+  turn();
   EXPECT_EQ(standbys_, 0);
+}
+
+TEST_F(AgentStandby, ASpareNodeHasOne) {
+  start();
   order(control::JoinTaken{.spare = true});
   turn();
   EXPECT_EQ(standbys_, 1);

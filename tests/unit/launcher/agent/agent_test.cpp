@@ -86,7 +86,8 @@ std::vector<Row> rows() {
           {control::NodesChange{.epoch = kEpoch, .pending = true}, Taker::attempt},
           {control::AllocationHello{.allocation = "8"}, Taker::attempt},
           {control::ResizeAsked{.nodes = 1}, Taker::attempt},
-          {control::KillRanks{.epoch = kEpoch, .local_ranks = {1}}, Taker::attempt}};
+          {control::KillRanks{.epoch = kEpoch, .local_ranks = {1}}, Taker::attempt},
+          {control::WarmWorkersReady{}, Taker::attempt}};
 }
 
 TEST(AgentMessages, AllAreInTheTable) {

@@ -134,5 +134,28 @@ TEST(CoordinatorTest, AJobThatCanShrinkBeginsWithoutAnAgentThatWillNotCome) {
   EXPECT_THAT(job.notes, ElementsAre("no way to b"));
 }
 
+TEST(CoordinatorTest, RanksEndForANodeThatJoinsOnceItsInterpretersAreReady) {
+  CoordinatorJob job;
+  job.options.membership.max_nodes = 3;
+  job.options.membership.last_call = 5s;
+  job.options.membership.replaceable = true;
+  job.gather();
+  job.say(1, hello("b"));
+  job.pass(5s);
+  for (const int link : {1, 0}) job.say(link, control::AttemptPrepared{.epoch = 0, .store_port = 29500});
+  job.forget_all();
+  const int late = job.connect();
+  control::Hello warms = hello("c");
+  warms.warms = true;
+  job.say(late, warms);
+  EXPECT_THAT(job.heard_texts(late), ElementsAre("JoinTaken"));
+  job.pass(20s);
+  EXPECT_THAT(job.heard_texts(0), ElementsAre("NodesChange 1"));
+  job.say(late, control::WarmWorkersReady{});
+  job.pass(0s);
+  EXPECT_THAT(job.heard_texts(0),
+              ElementsAre("NodesChange 1 pending", "SignalRanks SIGTERM groups", "SignalRanks SIGCONT groups"));
+}
+
 }  // namespace
 }  // namespace ddp::launcher::test

@@ -62,7 +62,8 @@ std::vector<control::Message> messages(int epoch) {
           control::ResizeAsked{.nodes = 1, .host = "a"},
           control::KillRanks{.epoch = epoch, .local_ranks = {1}},
           control::FindAbsent{.epoch = epoch, .name = "ddp.fence.1", .limit_ms = 1000},
-          control::AbsentFound{.epoch = epoch, .name = "ddp.fence.1", .ranks = {{.first = 0, .count = 1}}}};
+          control::AbsentFound{.epoch = epoch, .name = "ddp.fence.1", .ranks = {{.first = 0, .count = 1}}},
+          control::WarmWorkersReady{}};
 }
 
 struct Answer {

@@ -50,7 +50,7 @@ class Model {
 
   void happen() {
     now_ += std::chrono::seconds(pick(0, 3) == 0 ? pick(0, 40) : pick(0, 3));
-    switch (pick(0, 9)) {
+    switch (pick(0, 10)) {
       case 0:
       case 1: return join();
       case 2: return lose();
@@ -62,6 +62,7 @@ class Model {
         if (pick(0, 3) == 0) end(GenerationEnd::requested);
         return;
       case 8: return resize();
+      case 10: return warm();
       case 7:
         if (live_ && pick(0, 3) == 0) {
           plan_.rank_succeeded();
@@ -74,13 +75,17 @@ class Model {
   }
   void join() {
     const int agent = next_agent_++;
-    const control::Hello hello{
-        .version = "1", .run_id = "run", .host = "n" + std::to_string(pick(0, 9)), .nproc = pick(0, 9) == 0 ? 0 : 1};
+    const control::Hello hello{.version = "1",
+                               .run_id = "run",
+                               .host = "n" + std::to_string(pick(0, 9)),
+                               .nproc = pick(0, 9) == 0 ? 0 : 1,
+                               .warms = pick(0, 2) == 0};
     if (plan_.join(agent, hello, now_).empty()) {
       require(!live_ || rules_.open() || rules_.spares > 0, "no node joins a running job of other kinds");
       require(generation_ == 0 || hello.nproc > 0, "no node without ranks joins a running job");
       joined_.insert(agent);
       hosts_[agent] = hello.host;
+      if (hello.warms) warm_by_[agent] = now_ + rules_.warm_limit;
       const Time rested = rested_at(hello.host);
       if (rested > now_) rests_until_[agent] = rested;
       require(plan_.rest_of(agent, now_) == std::max<Time::duration>(rested - now_, 0s),
@@ -101,6 +106,12 @@ class Model {
     if (!live_ || std::find(roster_.begin(), roster_.end(), agent) == roster_.end()) return;
     losses_[hosts_[agent]].push_back(now_);
     end(GenerationEnd::node_failed);
+  }
+  void warm() {
+    if (joined_.empty()) return;
+    const int agent = *std::next(joined_.begin(), pick(0, static_cast<int>(joined_.size()) - 1));
+    plan_.warmed(agent, now_);
+    warm_by_.erase(agent);
   }
   void leave() {
     if (joined_.empty()) return;
@@ -158,6 +169,10 @@ class Model {
     const auto until = rests_until_.find(agent);
     return until != rests_until_.end() && until->second > now_;
   }
+  bool warms(int agent) const {
+    const auto by = warm_by_.find(agent);
+    return by != warm_by_.end() && by->second > now_;
+  }
   int num_resting() const {
     return static_cast<int>(std::count_if(joined_.begin(), joined_.end(), [this](int agent) { return rests(agent); }));
   }
@@ -184,6 +199,10 @@ class Model {
       require(admits_ || change.joining.empty() || !change.leaving.empty(), "nobody joins a job that ends");
       require(!change.joining.empty() || !change.leaving.empty() || !change.parking.empty(), "a change has a cause");
       require(change.joining.empty() || change.parking.empty(), "no node waits so that another can take part");
+      const std::vector<int> waiting = plan_.waiting();
+      const bool any_warm =
+          std::any_of(waiting.begin(), waiting.end(), [this](int agent) { return !warms(agent) && !rests(agent); });
+      require(change.joining.empty() || leaves || any_warm, "ranks end only for nodes that are warm");
       announced_ = true;
       leave_announced_ = leave_announced_ || leaves;
     } else if (const auto* wait = std::get_if<WaitUntil>(&decision)) {
@@ -282,6 +301,7 @@ class Model {
   std::map<int, int> ids_;          ///< by agent
   std::map<int, std::string> hosts_;
   std::map<int, Time> rests_until_;                  ///< by agent
+  std::map<int, Time> warm_by_;                      ///< likewise
   std::map<std::string, std::vector<Time>> losses_;  ///< by host
   std::optional<Deadline> wait_;
   std::optional<GenerationEnd> end_;

@@ -239,7 +239,7 @@ TEST_F(WarmWorkersTest, WhatIsForAnotherCommandEnvironmentOrCoresIsNotTaken) {
   other.request.binding.emplace();
   EXPECT_FALSE(taken(other, environment()));
   for (const char* name :
-       {"OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "NCCL_SOCKET_IFNAME", "LD_PRELOAD", "PYTHONPATH", "MINE"}) {
+       {"OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "UCX_NET_DEVICES", "LD_PRELOAD", "PYTHONPATH", "MINE"}) {
     EnvironmentMap differs = environment();
     differs[name] = "2";
     EXPECT_FALSE(taken(rank({"-u", path}), differs)) << name;
@@ -248,8 +248,8 @@ TEST_F(WarmWorkersTest, WhatIsForAnotherCommandEnvironmentOrCoresIsNotTaken) {
   less.erase("MINE");
   EXPECT_FALSE(taken(rank({"-u", path}), less));
   EXPECT_FALSE(warm->take(1, rank({"-u", path}).request, environment()).has_value());
-  for (const char* late :
-       {"RANK", "MASTER_PORT", "PMIX_MCA_gds", "TORCHELASTIC_ERROR_FILE", "OMPI_COMM_WORLD_RANK", "HOROVOD_RANK"})
+  for (const char* late : {"RANK", "MASTER_PORT", "PMIX_MCA_gds", "TORCHELASTIC_ERROR_FILE", "OMPI_COMM_WORLD_RANK",
+                           "HOROVOD_RANK", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"})
     EXPECT_TRUE(is_late_variable(late)) << late;
   EXPECT_EQ(run(rank({"-u", path}), warm.get(), environment()).status, 0);
 }
