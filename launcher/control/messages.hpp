@@ -428,13 +428,12 @@ struct Encoded {
   bool operator==(const Encoded& other) const;
 };
 
-using Message =
-    std::variant<Hello, AttemptPrepared, RanksStarted, AttemptFailed, RankEnded, RankAborted, RankStopped,
-                 AttemptCleaned, SignalReceived, PrepareAttempt, StartAttempt, SignalRanks, EndAttempt, Finish, Fence,
-                 ModexRequest, ModexReply, CollectStacks, StacksCollected, ConsoleOutput, ConsoleTaken, RanksStill,
-                 ObserveRanks, RanksObserved, Progress, Resting, Input, InputTaken, StepTasks, RankEndNoted, JoinTaken,
-                 NodesChange, AllocationHello, ResizeAsked, KillRanks, FindAbsent, AbsentFound, WarmWorkersReady,
-                 Encoded>;
+using Message = std::variant<Hello, AttemptPrepared, RanksStarted, AttemptFailed, RankEnded, RankAborted, RankStopped,
+                             AttemptCleaned, SignalReceived, PrepareAttempt, StartAttempt, SignalRanks, EndAttempt,
+                             Finish, Fence, ModexRequest, ModexReply, CollectStacks, StacksCollected, ConsoleOutput,
+                             ConsoleTaken, RanksStill, ObserveRanks, RanksObserved, Progress, Resting, Input,
+                             InputTaken, StepTasks, RankEndNoted, JoinTaken, NodesChange, AllocationHello, ResizeAsked,
+                             KillRanks, FindAbsent, AbsentFound, WarmWorkersReady, Encoded>;
 
 /// One byte for the kind, then the fields in the order of message_fields.hpp: little-endian integers; texts, bytes and
 /// lists behind a 32-bit length; times as nanoseconds since 1970.
