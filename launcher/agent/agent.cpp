@@ -183,7 +183,8 @@ void Agent::begin(const control::PrepareAttempt& plan) {
   epoch_ = plan.epoch;
   leave_grace_ = std::chrono::milliseconds(plan.leave_grace_ms);
   running_ = 0;
-  cleaned_ = started_ = ending_ = ranks_told_ = ranks_rest_ = false;
+  cleaned_ = started_ = ending_ = ranks_told_ = false;
+  note_rest(false);  // a standby's process has said nothing since it started
   attempt_asked_.reset();
   step_signals_ = StepSignals{};
   if (job_.refusal) {

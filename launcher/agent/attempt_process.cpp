@@ -57,7 +57,10 @@ enum class Begin { with_plan, first_standby, standby };
     std::optional<StandbyWork> standby;
     if (begin != Begin::with_plan) {
       standby = stand_by(job, plan, begin == Begin::first_standby, agent);
-      if (!standby) ::_exit(0);
+      if (!standby) {
+        kill_descendants();  // what the interpreters' modules have started
+        ::_exit(0);
+      }
       ::prctl(PR_SET_NAME, "ddprun-attempt");
       if (standby->plan.console_window_bytes == 0) job_console.reset();
     }

@@ -3,6 +3,7 @@
 program as `python PROGRAM` does.
 
 sys.argv: "-c", the modules, the position of the program among the words that follow: the command line of the rank.
+FIRST_FOLDER, a variable of this code: what the interpreter had first in sys.path for -c, "", or None for nothing.
 """
 
 import array
@@ -20,21 +21,27 @@ import sys
 def main():
     modules, position, words = sys.argv[1].split(","), int(sys.argv[2]), sys.argv[3:]
     channel = socket.fromfd(0, socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)  # a module that reads finds the end of its input
+    os.close(nothing)
     run = become_main(words, position)
-    # Slurm signals all processes of a step; the ranks handle what would end this one.
+    # Slurm signals all processes of a step; the ranks handle what would end this one. None: a handler that Python cannot restore.
     handlers = {number: signal.signal(number, signal.SIG_IGN) for number in (
-        signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)}
+        signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+        if signal.getsignal(number) is not None}
     failures = [failure for failure in map(import_failure, modules) if failure]
+    foreign = initialized_mpi()
     try:
-        channel.send("\n".join(["ready"] + failures).encode("utf-8", "replace"))
-    except OSError:  # ddprun has sent everything already, or is gone
+        channel.send("\n".join(["ready"] + failures + foreign).encode("utf-8", "replace"))
+    except OSError:  # ddprun is gone
         pass
-    files = wait(channel)
+    files = None if foreign else wait(channel)
     if files is None:
         os._exit(1)
     channel.close()
+    ignored = ignored_signals()
     for number, handler in handlers.items():
-        if signal.getsignal(number) == signal.SIG_IGN:
+        if ignored >> (number - 1) & 1:  # else a module, maybe in C, has set its own
             signal.signal(number, handler)
     variables = os.pread(files[3], os.fstat(files[3]).st_size, 0)
     for number, file in enumerate(files):
@@ -64,6 +71,20 @@ def import_failure(name):
         importlib.import_module(name)
     except BaseException as error:  # a module may do anything
         return "%s: %s: %s" % (name, type(error).__name__, " ".join(str(error).split()))
+
+
+def initialized_mpi():
+    """A library that took this process for a job of one rank: it cannot become another."""
+    module = sys.modules.get("mpi4py.MPI")
+    if module is None or module.__name__.startswith("libddp") or not module.Is_initialized():
+        return []
+    return ["mpi4py.MPI: MPI is initialized before the rank has its place; all ranks start anew"]
+
+
+def ignored_signals():
+    """A bit for each, from signal 1 on: also where a library in C has changed what Python knows."""
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1], 16) for line in file if line.startswith("SigIgn:"))
 
 
 def wait(channel):
@@ -142,6 +163,7 @@ def become_main(words, position):
         return lambda: run_module(rest[0], True)
     if word == "-c":
         sys.argv = ["-c"] + rest[1:]
+        set_first_folder("")
         return lambda: exec(compile(rest[0], "<string>", "exec", dont_inherit=True), space)
     sys.argv = [word] + rest
     path = word
@@ -155,9 +177,8 @@ def become_main(words, position):
 
 
 def set_first_folder(folder):
-    """The interpreter put "" there for -c, unless it was to put nothing."""
-    if sys.path and sys.path[0] == "":
-        sys.path[0] = folder
+    if globals()["FIRST_FOLDER"] is not None:
+        sys.path.insert(0, folder)
 
 
 def run_module(name, alter):

@@ -29,9 +29,12 @@ extern const char* const kWarmInterpreter;  // warm_interpreter.py
 namespace {
 
 constexpr std::chrono::seconds kExecuteLimit{60};
-/// Receives warm_interpreter.py, so that ps shows a short line. 1 and 5: AF_UNIX and SOCK_SEQPACKET.
+/// Receives warm_interpreter.py, so that ps shows a short line. 1 and 5: AF_UNIX and SOCK_SEQPACKET. Before anything is
+/// imported, the working folder leaves sys.path: a script's interpreter does not look there, and it may be anybody's.
 constexpr const char* kReceive =
-    "import socket; exec(compile(socket.fromfd(0, 1, 5).recv(1 << 20), '<ddprun>', 'exec'), {'__name__': '<ddprun>'})";
+    "import sys; first = sys.path.pop(0) if sys.path[:1] == [''] else None; import socket; "
+    "exec(compile(socket.fromfd(0, 1, 5).recv(1 << 20), '<ddprun>', 'exec'), "
+    "{'__name__': '<ddprun>', 'FIRST_FOLDER': first})";
 constexpr std::size_t kMostReportBytes = 1U << 16U;
 
 /// What is different, for the log; empty: nothing.
@@ -169,7 +172,9 @@ std::optional<StartingWorker> WarmWorkers::take(std::size_t local_rank, const Sp
               why);
     return std::nullopt;
   };
+  if (importing_) read_report(ranks_[started_ - 1]);
   if (local_rank >= started_) return cold("none has been yet");
+  if (importing_ && local_rank + 1 == started_) return cold("it still imports");
   Interpreter& interpreter = ranks_[local_rank];
   if (const std::string what = difference(interpreter.rank, request, environment); !what.empty()) return cold(what);
   if (!interpreter.process || interpreter.process.end()) return cold("it has ended");
@@ -181,7 +186,6 @@ std::optional<StartingWorker> WarmWorkers::take(std::size_t local_rank, const Sp
                                  request.standard_error, variables.get()};
   if (!send_files(interpreter.channel.get(), files)) return cold("it has closed its connection");
   interpreter.channel.reset();
-  if (importing_ && local_rank + 1 == started_) importing_ = false;
   return StartingWorker{request, std::exchange(interpreter.process, {}), {}};
 }
 

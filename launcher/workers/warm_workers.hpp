@@ -47,8 +47,8 @@ class WarmWorkers {
   /// Call advance() when it is readable; -1: all have been started.
   int fd() const { return importing_ ? ranks_[started_ - 1].channel.get() : -1; }
 
-  /// Makes the interpreter the rank that @p request describes; it goes on with its imports before, if it has not ended
-  /// them. Nothing where there is none, it has ended, or was started for something else: then start the rank anew.
+  /// Makes the interpreter the rank that @p request describes. Nothing where there is none, it has ended, was started
+  /// for something else, or still imports, which makes it deaf to signals: then start the rank anew.
   std::optional<StartingWorker> take(std::size_t local_rank, const SpawnRequest& request,
                                      const EnvironmentMap& environment);
 

@@ -155,6 +155,26 @@ def test_a_program_that_ends_right_after_an_operation_of_gloo_is_not_killed():
         run_command(BIN / "ddprun", "--nproc-per-node", 4, "--no-python", sys.executable, "-c", ENDS_AT_ONCE)
 
 
+DESTROYS_AT_ONCE = """
+import os, sys, torch, torch.distributed as dist
+from torch import nn
+assert "libddp_autoload.gloo_exit" in sys.modules
+def train(number):
+    dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}/{number}", rank=int(os.environ["RANK"]), world_size=4)
+    model = nn.parallel.DistributedDataParallel(nn.Linear(4, 4))
+    loss = model(torch.ones(2, 4)).sum()
+    loss.backward()
+    dist.all_reduce(mean := loss.detach() / 4)
+    dist.destroy_process_group()  # its destructor runs when the model is freed
+for number in range(20):
+    train(number)
+"""
+
+
+def test_a_group_that_is_destroyed_right_after_an_operation_of_gloo_does_not_hang(tmp_path):
+    run_command(BIN / "ddprun", "--nproc-per-node", 4, "--no-python", sys.executable, "-c", DESTROYS_AT_ONCE, tmp_path)
+
+
 MPI = """
 import sys
 {first}

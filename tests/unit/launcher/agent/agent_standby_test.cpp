@@ -62,6 +62,26 @@ TEST_F(AgentStandby, TheNextAttemptRunsInAProcessThatWasStartedBesideTheRanks) {
   EXPECT_EQ(::kill(standby_pid_, 0), 0);
 }
 
+/// The time for which an attempt process may be silent begins with its plan.
+TEST_F(AgentStandby, ThatItWasSilentBeforeItsPlanDoesNotCount) {
+  using std::chrono_literals::operator""ms;
+  job_.peers = {
+      .beat = 20ms, .peer_timeout = std::chrono::hours(1), .answer = std::chrono::hours(1), .end_answer = std::chrono::hours(1)};
+  limits_.start = std::chrono::seconds(3);
+  const auto live = [this](std::chrono::milliseconds time) {
+    for (const Deadline limit = Deadline::after(time); !limit.expired(); ::usleep(1000)) turn();
+  };
+  run(plan_of(3, 0, 1));
+  ASSERT_EQ(standbys_, 1);
+  live(3100ms);
+  end(3);
+  order(plan_of(4, 1, 1));
+  EXPECT_EQ(started_, 1);
+  live(200ms);
+  EXPECT_EQ(::kill(standby_pid_, 0), 0);
+  EXPECT_THAT(from_agent(), ElementsAre());
+}
+
 TEST_F(AgentStandby, OneThatWasKilledIsReplacedByANewProcess) {
   run(plan_of(3, 0, 1));
   ASSERT_EQ(standbys_, 1);

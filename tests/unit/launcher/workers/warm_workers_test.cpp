@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <sys/stat.h>
 
+#include <filesystem>
 #include <fstream>
 
 #include "base/socket.hpp"
@@ -202,7 +203,8 @@ TEST_F(WarmWorkersTest, ModulesAreImportedOnceBeforeAndAsTheProgramWould) {
   EXPECT_EQ(run(rank({"-u", path}), warm.get(), environment()).out, "True True\n");
 }
 
-TEST_F(WarmWorkersTest, OneThatStillImportsIsTakenToo) {
+/// Signals to it would be lost, and a rank that is to end would not.
+TEST_F(WarmWorkersTest, OneThatStillImportsIsNotTakenUntilItHas) {
   const std::string fifo = folder_.path() + "/fifo";
   ASSERT_EQ(::mkfifo(fifo.c_str(), 0600), 0);
   script("slow.py", "open('" + fifo + "').read()");
@@ -210,20 +212,57 @@ TEST_F(WarmWorkersTest, OneThatStillImportsIsTakenToo) {
   auto warm = workers({rank({"-u", path})}, "slow");
   warm->advance();
   base::UniqueFd imports{::open(fifo.c_str(), O_WRONLY | O_CLOEXEC)};  // returns once it reads there
-  WarmRank like = rank({"-u", path});
-  const std::string out = folder_.path() + "/out";
-  const base::UniqueFd output{::open(out.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600)};
-  like.request.standard_input = -1;
-  like.request.standard_output = output.get();
-  auto starting = warm->take(0, like.request, environment());
-  ASSERT_TRUE(starting);
-  warm.reset();
-  base::ChildProcess process{starting->confirm(warm_patience()).pid};
-  EXPECT_FALSE(process.end());
+  EXPECT_FALSE(warm->take(0, rank({"-u", path}).request, environment()));
   imports.reset();
-  ASSERT_TRUE(process.wait(warm_patience()));
-  EXPECT_EQ(process.end()->code, 3);
-  EXPECT_EQ(text_of(out), "True\n");
+  ASSERT_TRUE(base::wait_for(warm->fd(), POLLIN, warm_patience()));
+  const Ran ran = run(rank({"-u", path}), warm.get(), environment());  // without advance(): as while a plan is prepared
+  EXPECT_EQ(ran.status, 3) << ran.err;
+  EXPECT_EQ(ran.out, "True\n");
+}
+
+/// The folder may be anybody's, or have a file with the name of a module that the interpreter needs first.
+TEST_F(WarmWorkersTest, TheWorkingFolderIsNotSearchedForAScriptsModules) {
+  for (const char* name : {"socket.py", "signal.py", "selectors.py", "array.py", "struct.py", "pkgutil.py"})
+    script(name, "open('" + folder_.path() + "/mark', 'w')\n");
+  ::mkdir((folder_.path() + "/away").c_str(), 0700);
+  const std::string path = script("away/train.py", kInquiry);
+  const WarmRank like = rank({"-u", path});
+  const std::filesystem::path before = std::filesystem::current_path();
+  std::filesystem::current_path(folder_.path());
+  auto warm = workers({like});
+  make_ready(*warm);
+  std::filesystem::current_path(before);
+  const Ran in_warm = run(like, warm.get(), environment());
+  EXPECT_FALSE(std::ifstream(folder_.path() + "/mark")) << in_warm.err;
+  EXPECT_EQ(in_warm.status, 0);
+}
+
+/// faulthandler's are set in C, where signal.getsignal() does not see them.
+TEST_F(WarmWorkersTest, AModuleFindsTheEndOfItsInputAndKeepsItsHandlers) {
+  script("reads.py",
+         "import faulthandler, os, signal, sys\nwas = os.read(0, 10)\nfaulthandler.register(signal.SIGUSR1)\n"
+         "signal.signal(signal.SIGUSR2, lambda *_: print('own', flush=True))\n");
+  const std::string path = script("train.py",
+                                  "import os, reads, signal, sys\nprint(reads.was, sys.stdin.read(), flush=True)\n"
+                                  "os.kill(os.getpid(), signal.SIGUSR2)\nos.kill(os.getpid(), signal.SIGUSR1)\n");
+  auto warm = workers({rank({"-u", path})}, "reads");
+  make_ready(*warm);
+  const Ran ran = run(rank({"-u", path}), warm.get(), environment());
+  EXPECT_EQ(ran.status, 0);
+  EXPECT_EQ(ran.out, "b'' typed\nown\n");
+}
+
+TEST_F(WarmWorkersTest, OneWithAnInitializedMpiIsNotTaken) {
+  ::mkdir((folder_.path() + "/mpi4py").c_str(), 0700);
+  script("mpi4py/__init__.py", "");
+  script("mpi4py/MPI.py", "def Is_initialized(): return True\n");
+  const std::string path = script("train.py", "");
+  auto warm = workers({rank({"-u", path})}, "mpi4py.MPI");
+  make_ready(*warm);
+  EXPECT_THAT(failures_, ElementsAre(HasSubstr("mpi4py.MPI: MPI is initialized before the rank has its place")));
+  siginfo_t info{};
+  ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(ready_.at(0).second), &info, WEXITED | WNOWAIT), 0);
+  EXPECT_FALSE(warm->take(0, rank({"-u", path}).request, environment()));
 }
 
 TEST_F(WarmWorkersTest, WhatIsForAnotherCommandEnvironmentOrCoresIsNotTaken) {
