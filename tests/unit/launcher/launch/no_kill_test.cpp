@@ -1,6 +1,12 @@
 // When ddprun warns that Slurm will end the allocation with its first lost node.
 #include "launch/no_kill.hpp"
 
+#include <signal.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+
 namespace ddp::launcher {
 namespace {
 
@@ -42,6 +48,43 @@ TEST(NoKill, WhatIsNotKnownIsNoWarning) {
   EXPECT_THAT(warning_of_sbatch({kBatchJob + " SubmitLine=sbatch --wrap ddprun", "#!/bin/sh", wrap, "ddprun"}),
               HasSubstr("give --no-kill to sbatch"));
 }
+
+/// A scontrol that hangs when it is asked about the job, or for its script.
+class HangingScontrol : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    std::string name = testing::TempDir() + "scontrol_XXXXXX";
+    ASSERT_NE(::mkdtemp(name.data()), nullptr);
+    folder_ = name;
+    std::ofstream{folder_ / "scontrol"} << "#!/bin/sh\ncase \"$1\" in " << GetParam() << ")\n  echo $$ >'" << name
+                                        << "/new'\n  mv '" << name << "/new' '" << name << "/pid'\n"
+                                        << "  exec sleep 600;;\nesac\necho '" << kBatchJob << "'\n";
+    std::filesystem::permissions(folder_ / "scontrol", std::filesystem::perms::owner_all);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  std::filesystem::path folder_;
+};
+
+TEST_P(HangingScontrol, EndsWithTheCheck) {
+  const base::Environment environment{{{"PATH", folder_.string() + ":/bin:/usr/bin"}, {"SLURM_JOB_ID", "7"}}};
+  stream::EventLoop loop;
+  pid_t pid = 0;
+  {
+    NoKillCheck check{loop, environment};
+    for (const Deadline limit = Deadline::after(60s); !std::filesystem::exists(folder_ / "pid") && !limit.expired();) {
+      loop.run_once(Deadline::after(10ms));
+      check.time_passed();
+    }
+    std::ifstream{folder_ / "pid"} >> pid;
+    ASSERT_GT(pid, 0);
+    EXPECT_EQ(::kill(pid, 0), 0);
+  }
+  EXPECT_EQ(::kill(pid, SIGKILL), -1) << "it had outlived the check";
+  EXPECT_EQ(errno, ESRCH);
+}
+
+INSTANTIATE_TEST_SUITE_P(NoKill, HangingScontrol, testing::Values("--oneliner", "write"));
 
 }  // namespace
 }  // namespace ddp::launcher
