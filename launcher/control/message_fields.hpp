@@ -30,6 +30,8 @@ namespace ddp::launcher::control {
 using base::describe, base::fields, base::Rule;
 using base::kCount, base::kCountOrNone, base::kExitStatus, base::kPlainName, base::kPort, base::kSignal;
 
+constexpr Rule kRole{.longest = 255};  // kMaxRoleBytes of the options
+
 constexpr auto description(const Interface*) {
   return describe({"Interface"}, fields<&Interface::name, &Interface::address>(kPlainName),
                   fields<&Interface::prefix_length>(Rule{.least = 0, .most = 128}),
@@ -41,8 +43,8 @@ constexpr auto description(const Hello*) {
       {"Hello"},
       fields<&Hello::version, &Hello::run_id, &Hello::host, &Hello::addresses, &Hello::allocation, &Hello::slurm_node>(
           kPlainName),
-      fields<&Hello::order>(kCountOrNone), fields<&Hello::nproc, &Hello::pid>(kCount),
-      fields<&Hello::role, &Hello::program, &Hello::interfaces, &Hello::settings, &Hello::warms>());
+      fields<&Hello::order>(kCountOrNone), fields<&Hello::nproc, &Hello::pid>(kCount), fields<&Hello::role>(kRole),
+      fields<&Hello::program, &Hello::interfaces, &Hello::settings, &Hello::warms>());
 }
 constexpr auto description(const StepTasks*) {
   return describe({"StepTasks"}, fields<&StepTasks::node_list>(), fields<&StepTasks::world_size>(kCount),
@@ -86,7 +88,8 @@ constexpr auto description(const SignalReceived*) {
 constexpr auto description(const NodeLayout*) {
   return describe({"NodeLayout"},
                   fields<&NodeLayout::host, &NodeLayout::addresses, &NodeLayout::socket_interface>(kPlainName),
-                  fields<&NodeLayout::nproc>(kCount), fields<&NodeLayout::role, &NodeLayout::socket_reason>());
+                  fields<&NodeLayout::nproc>(kCount), fields<&NodeLayout::role>(kRole),
+                  fields<&NodeLayout::socket_reason>(Rule{.longest = 511, .cut = true}));
 }
 constexpr auto description(const PrepareAttempt*) {
   using T = PrepareAttempt;

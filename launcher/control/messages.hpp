@@ -206,7 +206,7 @@ struct NodeList : std::vector<NodeLayout> {
   NodeList(std::vector<NodeLayout> nodes) : vector(std::move(nodes)) {}  // NOLINT(google-explicit-constructor)
 };
 void write_value(base::ByteWriter& out, const NodeList& nodes);
-/// Refuses more than 65,536 nodes, which may come in few bytes.
+/// Refuses more than 65,536 nodes or 128 MiB of layouts, which may come in few bytes.
 void read_value(base::ByteReader& in, NodeList& nodes);
 
 /// The job as all agents see it: ranks of a node are consecutive, nodes in the order of the list.
@@ -446,7 +446,8 @@ Encoded encode_once(const Message& message);
 Encoded encode_once(const PrepareAttempt& plan, std::shared_ptr<const Bytes> nodes);
 std::shared_ptr<const Bytes> encode_nodes(const NodeList& nodes);
 
-/// Throws Error(protocol) for anything that encode() does not produce. Allocates in proportion to @p bytes.
+/// Throws Error(protocol) for anything that encode() does not produce. Allocates in proportion to @p bytes, but for a
+/// NodeList.
 Message decode(std::span<const std::byte> bytes);
 
 /// Whether @p bytes are a Fence, ModexRequest, ModexReply, ConsoleOutput or RanksObserved, which may be long, judged by

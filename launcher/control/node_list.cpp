@@ -16,6 +16,8 @@ namespace {
 
 // A list of so many is refused: a few bytes may stand for many nodes.
 constexpr std::size_t kMostNodes = 65'536;
+// Of their layouts in memory: so many nodes with the longest texts take 77 MiB.
+constexpr std::size_t kMostLayoutBytes = std::size_t{128} << 20U;
 // Of numbers in names, which fit in 63 bits then.
 constexpr std::size_t kMostDigits = 18;
 constexpr base::message::Place kHost{.owner = "NodeLayout", .field = "host", .rule = base::kPlainName};
@@ -100,6 +102,13 @@ void read_hosts(base::ByteReader& in, std::vector<NodeLayout>& nodes) {
   }
 }
 
+std::size_t bytes_of(const NodeLayout& layout) {
+  std::size_t bytes = sizeof layout + layout.host.size() + layout.role.size() + layout.socket_interface.size() +
+                      layout.socket_reason.size();
+  for (const std::string& address : layout.addresses) bytes += sizeof address + address.size();
+  return bytes;
+}
+
 }  // namespace
 
 void write_value(base::ByteWriter& out, const NodeList& nodes) {
@@ -130,10 +139,15 @@ void read_value(base::ByteReader& in, NodeList& nodes) {
   base::message::read(in, kPlace, layouts);
   base::message::read(in, kPlace, runs);
   nodes.clear();
+  std::size_t left = kMostLayoutBytes;
   for (const auto& [count, layout] : runs) {
     if (count == 0 || count > kMostNodes - nodes.size() || layout >= layouts.size())
       in.refuse(fmt::format("the list of nodes has a run of {} nodes, of layout {} of {}; the most are {} nodes", count,
                             layout, layouts.size(), kMostNodes));
+    const std::size_t bytes = bytes_of(layouts[layout]);
+    if (count > left / bytes)
+      in.refuse(fmt::format("the layouts of the list of nodes take more than {} MiB", kMostLayoutBytes >> 20U));
+    left -= count * bytes;
     nodes.insert(nodes.end(), count, layouts[layout]);
   }
   read_hosts(in, nodes);

@@ -7,6 +7,7 @@
 #include <iterator>
 #include <optional>
 #include <sstream>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -88,22 +89,23 @@ std::string warning_of_sbatch(const std::vector<std::string>& lines) {
                      said.empty() ? ", unless sbatch was given --no-kill" : "");
 }
 
-NoKillCheck::NoKillCheck(stream::EventLoop& loop, const base::Environment& environment) {
+NoKillCheck::NoKillCheck(stream::EventLoop& loop, const base::Environment& environment)
+    : loop_(loop), environment_(environment), job_(environment.raw("SLURM_JOB_ID").value_or("")) {
   if (environment.has("SALLOC_NO_KILL") || environment.has("SBATCH_NO_KILL")) return;
   if (const auto salloc = salloc_above()) {
     warn_of_kill(warning_of_salloc(*salloc));
     return;
   }
-  const std::string job = environment.raw("SLURM_JOB_ID").value_or("");
-  if (job.empty() || job.find_first_not_of("0123456789") != std::string::npos) return;
+  if (job_.empty() || job_.find_first_not_of("0123456789") != std::string::npos) return;
+  ask({"scontrol", "--oneliner", "show", "job", job_});
+}
+
+bool NoKillCheck::ask(std::vector<std::string> words) {
   try {
-    scontrol_ = HeardProgram{
-        loop,
-        environment,
-        {"sh", "-c", fmt::format("scontrol --oneliner show job {0} && scontrol write batch_script {0} -", job)},
-        Heard::all};
+    scontrol_ = HeardProgram{loop_, environment_, std::move(words), Heard::all};
+    return true;
   } catch (const Error&) {
-    return;  // what starts the agents will say more
+    return false;  // what starts the agents will say more
   }
 }
 
@@ -113,7 +115,11 @@ void NoKillCheck::time_passed() {
     if (lines_.size() < kMostScriptLines) lines_.push_back(line);
   };
   scontrol_.read(take);
-  if (!scontrol_.end(take)) return;
+  const auto end = scontrol_.end(take);
+  if (!end) return;
+  if (end->shell_status() == 0 && !std::exchange(script_asked_, true) &&
+      ask({"scontrol", "write", "batch_script", job_, "-"}))
+    return;
   warn_of_kill(warning_of_sbatch(lines_));
 }
 

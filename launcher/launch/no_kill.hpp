@@ -21,12 +21,20 @@ std::string warning_of_sbatch(const std::vector<std::string>& lines);
 /// be known: a salloc that Slurm runs elsewhere cannot be asked. Does not hold up the job.
 class NoKillCheck {
  public:
+  /// Both must outlive the object, whose destruction kills scontrol.
   NoKillCheck(stream::EventLoop& loop, const base::Environment& environment);
   /// After each turn of the loop.
   void time_passed();
 
  private:
-  HeardProgram scontrol_;
+  /// scontrol with these words. False: it could not be started.
+  bool ask(std::vector<std::string> words);
+
+  stream::EventLoop& loop_;
+  const base::Environment& environment_;
+  std::string job_;
+  bool script_asked_ = false;
+  HeardProgram scontrol_;  ///< first about the job, then for its script
   std::vector<std::string> lines_;
 };
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -20,6 +21,7 @@ namespace ddp::launcher {
 inline constexpr int kMaxRanksPerNode = 4096;
 /// The most nodes of a job.
 inline constexpr int kMaxNodes = 65536;
+inline constexpr std::size_t kMaxRoleBytes = 255;  ///< each node's messages have it
 
 /// --nnodes: "N" or "MIN:MAX".
 struct NodeRange {

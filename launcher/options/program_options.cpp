@@ -44,7 +44,13 @@ void add_program_options(OptionTable& table, OptionDraft& draft) {
                  draft.use_env);
   table
       .add_value("--role", "NAME", "ROLE_NAME of the ranks, also in output prefixes (default 'default').",
-                 [&](const auto&, const auto& text) { draft.options.role = text; })
+                 [&](const auto& source, const auto& text) {
+                   if (text.size() > kMaxRoleBytes) {
+                     cli::reject_value(source, text, "is too long",
+                                       fmt::format("a role has at most {} bytes", kMaxRoleBytes));
+                   }
+                   draft.options.role = text;
+                 })
       .torchrun();
   table
       .add_value("--backend", "NAME",

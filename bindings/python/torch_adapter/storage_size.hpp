@@ -1,4 +1,9 @@
 // Memory that libddp's operations by name use: PyTorch must not resize it meanwhile, which would free it.
+//
+// A limit: tensor.numpy() makes memory fixed for good, by the same mark, which does not show who has set it. Where it
+// is called during an operation, the memory may be resized after the operation, which frees what the array uses. Memory
+// that stayed fixed after each operation would fail programs that resize their tensors between operations, which are
+// more.
 #pragma once
 
 #include <unordered_map>

@@ -110,6 +110,29 @@ TEST(NodeList, ManyPlansShareItsBytes) {
   }
 }
 
+TEST(NodeList, TheLongestTextsOfTheMostNodesComeBack) {
+  NodeList nodes = nodes_named(numbered("n{}", 65'536));
+  for (NodeLayout& node : nodes) {
+    node.role = node.socket_interface = std::string(255, 'x');
+    node.socket_reason = std::string(511, 'x');
+  }
+  NodeList longer = nodes;
+  for (NodeLayout& node : longer) node.socket_reason += "more";
+  EXPECT_TRUE(returned(longer) == nodes);
+}
+
+TEST(NodeList, FewBytesDoNotBecomeMany) {
+  NodeList nodes = nodes_named({"n0"});
+  nodes[0].role = std::string(256, 'x');
+  EXPECT_THAT(ddp::test::thrown_by([&] { returned(nodes); }).what(), HasSubstr("NodeLayout: 'role'"));
+  // A layout with 100 addresses, all empty, for 65,536 nodes, in runs of 256.
+  std::vector<int> bytes{1, 0, 0, 0, 0, 0, 0, 0, 100, 0, 0, 0};
+  bytes.insert(bytes.end(), 4 * (100 + 4), 0);
+  bytes.insert(bytes.end(), {0, 1, 0, 0});
+  for (int run = 0; run < 256; ++run) bytes.insert(bytes.end(), {0, 1, 0, 0, 0, 0, 0, 0});
+  EXPECT_THAT(refusal_of(bytes), HasSubstr("take more than 128 MiB"));
+}
+
 TEST(NodeList, MalformedOnesAreRefused) {
   // No layout, no run; then one layout of an empty node for two nodes, and what follows.
   EXPECT_EQ(refusal_of({0, 0, 0, 0, 0, 0, 0, 0}), "");

@@ -202,6 +202,11 @@ TEST(CommandLine, HelpHasEveryOptionUnderAHeading) {
   EXPECT_LE(longest, 100U);
 }
 
+TEST(CommandLine, ARoleIsShort) {
+  EXPECT_EQ(parse({"--role", std::string(255, 'r'), "p"}).role.size(), 255U);
+  EXPECT_THAT(complaint({"--role", std::string(256, 'r'), "p"}), HasSubstr("a role has at most 255 bytes"));
+}
+
 TEST(CommandLine, ABackendMayBeAPlugin) {
   EXPECT_EQ(parse({"--backend", "gloo", "p"}).backend, "gloo");
   EXPECT_EQ(parse({"--backend=my_mpi-2", "p"}).backend, "my_mpi-2");
