@@ -30,7 +30,8 @@ namespace {
 
 constexpr std::chrono::seconds kExecuteLimit{60};
 /// Receives warm_interpreter.py, so that ps shows a short line. 1 and 5: AF_UNIX and SOCK_SEQPACKET. Before anything is
-/// imported, the working folder leaves sys.path: a script's interpreter does not look there, and it may be anybody's.
+/// imported, the working folder leaves sys.path: a script's interpreter does not look there, and another user may fill
+/// it.
 constexpr const char* kReceive =
     "import sys; first = sys.path.pop(0) if sys.path[:1] == [''] else None; import socket; "
     "exec(compile(socket.fromfd(0, 1, 5).recv(1 << 20), '<ddprun>', 'exec'), "

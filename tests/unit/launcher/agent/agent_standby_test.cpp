@@ -65,8 +65,10 @@ TEST_F(AgentStandby, TheNextAttemptRunsInAProcessThatWasStartedBesideTheRanks) {
 /// The time for which an attempt process may be silent begins with its plan.
 TEST_F(AgentStandby, ThatItWasSilentBeforeItsPlanDoesNotCount) {
   using std::chrono_literals::operator""ms;
-  job_.peers = {
-      .beat = 20ms, .peer_timeout = std::chrono::hours(1), .answer = std::chrono::hours(1), .end_answer = std::chrono::hours(1)};
+  job_.peers = {.beat = 20ms,
+                .peer_timeout = std::chrono::hours(1),
+                .answer = std::chrono::hours(1),
+                .end_answer = std::chrono::hours(1)};
   limits_.start = std::chrono::seconds(3);
   const auto live = [this](std::chrono::milliseconds time) {
     for (const Deadline limit = Deadline::after(time); !limit.expired(); ::usleep(1000)) turn();

@@ -220,7 +220,7 @@ TEST_F(WarmWorkersTest, OneThatStillImportsIsNotTakenUntilItHas) {
   EXPECT_EQ(ran.out, "True\n");
 }
 
-/// The folder may be anybody's, or have a file with the name of a module that the interpreter needs first.
+/// Another user may have filled it, or it has a file with the name of a module that the interpreter needs first.
 TEST_F(WarmWorkersTest, TheWorkingFolderIsNotSearchedForAScriptsModules) {
   for (const char* name : {"socket.py", "signal.py", "selectors.py", "array.py", "struct.py", "pkgutil.py"})
     script(name, "open('" + folder_.path() + "/mark', 'w')\n");
