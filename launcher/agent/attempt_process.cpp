@@ -17,6 +17,7 @@
 #include "agent/standby.hpp"
 #include "base/errors.hpp"
 #include "base/log.hpp"
+#include "workers/orphans.hpp"
 
 namespace ddp::launcher {
 namespace {
