@@ -1,21 +1,10 @@
 // Who may take part, when the job begins, in which order its nodes are, and what follows a generation.
-#include "coordinator/membership_plan.hpp"
+#include "membership_hello.hpp"
 
 namespace ddp::launcher {
 namespace {
 
 const Deadline::Clock::time_point kStart{1000s};
-
-control::Hello hello(const std::string& host, std::int64_t order = -1) {
-  return {.version = "1.0",
-          .run_id = "run",
-          .host = host,
-          .order = order,
-          .nproc = 2,
-          .role = "default",
-          .program = "train.py",
-          .pid = 7};
-}
 
 MembershipRules rules(int min_nodes, int max_nodes) {
   return {.min_nodes = min_nodes,
