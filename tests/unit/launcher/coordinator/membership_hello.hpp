@@ -5,8 +5,7 @@
 
 namespace ddp::launcher {
 
-inline control::Hello hello(const std::string& host, std::int64_t order = -1,
-                            const std::string& program = "train.py") {
+inline control::Hello hello(const std::string& host, std::int64_t order = -1, const std::string& program = "train.py") {
   return {.version = "1.0",
           .run_id = "run",
           .host = host,
