@@ -1,6 +1,7 @@
-"""PyTorch without its compiler where a program does not compile: half of the processor time that a rank of a test takes until
-its first step. Optimizers and DDP import torch._dynamo only to keep it from tracing them, or to ask for its defaults. Here
-they do without as long as nothing has imported it; from then on they are as PyTorch has them.
+"""PyTorch without its compiler where a program does not compile, and without the kernels of tensors that have no data: a third
+of the processor time that a rank of a test takes until its first step. Optimizers and DDP import torch._dynamo only to keep it
+from tracing them, or to ask for its defaults. Here they do without as long as nothing has imported it; from then on they are
+as PyTorch has them. The kernels in Python for meta tensors come with the first FakeTensorMode, or by their import.
 
 build/venv runs this file at the start of each interpreter (scripts/python-env); another DDP_TORCH_PYTHON does not. With
 DDP_TEST_WHOLE_TORCH, which scripts/test --all sets, it does nothing.
@@ -14,6 +15,9 @@ import sys
 from importlib.machinery import PathFinder, SourceFileLoader
 
 COMPILER = "torch._dynamo"
+META_KERNELS = "torch._meta_registrations"
+# Modules that import each other: it works if the kernels come first, as in PyTorch.
+WITH_META_KERNELS = {COMPILER, "torch._decomp", "torch._prims", "torch._refs", "torch.utils._content_store"}
 
 
 class _Unused:
@@ -75,12 +79,31 @@ def _know_defaults(module):  # torch
         module._dynamo = _Unused(COMPILER, utils=_Unused(COMPILER + ".utils", get_optimize_ddp_mode=lambda: "ddp_optimizer"))
 
 
+def _fake_with_meta_kernels(module):  # torch._subclasses.fake_tensor
+    original = module.FakeTensorMode.__init__
+
+    @functools.wraps(original)
+    def init(self, *args, **named):
+        importlib.import_module(META_KERNELS)
+        original(self, *args, **named)
+
+    module.FakeTensorMode.__init__ = init
+
+
 AFTER = {"torch._compile": _call_undisabled, "torch.optim.optimizer": _step_without_graph_breaks, "torch": _know_defaults,
-         COMPILER: _disable_again}
+         COMPILER: _disable_again, "torch._subclasses.fake_tensor": _fake_with_meta_kernels}
 
 
 class _Loader(SourceFileLoader):
     def exec_module(self, module):
+        name = module.__name__
+        if name in WITH_META_KERNELS and META_KERNELS not in sys.modules:
+            del sys.modules[name]  # imported anew by the kernels, or after them
+            importlib.import_module(META_KERNELS)
+            importlib.import_module(name)
+            return
+        if name == "torch":
+            module._meta_registrations = _Unused(META_KERNELS)  # which torch does not import, as it finds it
         collects = gc.isenabled()
         gc.disable()  # what an import makes stays; looking through it again and again takes a tenth of the time
         try:
@@ -88,13 +111,14 @@ class _Loader(SourceFileLoader):
         finally:
             if collects:
                 gc.enable()
-        AFTER[module.__name__](module)
+        if name in AFTER:
+            AFTER[name](module)
 
 
 class _Finder:
     @staticmethod
     def find_spec(name, path=None, target=None):
-        spec = PathFinder.find_spec(name, path, target) if name in AFTER else None
+        spec = PathFinder.find_spec(name, path, target) if name in AFTER or name in WITH_META_KERNELS else None
         if spec and isinstance(spec.loader, SourceFileLoader):
             spec.loader = _Loader(spec.loader.name, spec.loader.path)
             return spec
