@@ -109,8 +109,8 @@ def test_the_benchmark_plots_bars(adapter, tmp_path):
     assert text.startswith("<?xml")
     for word in ("batch_level_metric,batch_all", "hook_future_metric,gloo_dense_allreduce", "hook_future_metric,rpc_dense", "ddp_cpu_rpc@group", "ddp_allreduce", "standard deviation"):
         assert word in text, word
-    program = ("import sys\nfrom libddp.training import MetricsLogger\nfrom libddp.training.benchmark import plot\nlogger = MetricsLogger(0)\n"
-               "with logger.measure('part'):\n    pass\nplot.write(sys.argv[1], {'alone': logger.statistics()})\n")
+    program = ("import sys\nfrom libddp.training import MetricsLogger\nfrom libddp.training.benchmark import tables\nlogger = MetricsLogger(0)\n"
+               "with logger.measure('part'):\n    pass\ntables.write_plot(sys.argv[1], {'alone': logger.statistics()})\n")
     assert python("-c", program, tmp_path / "t.png").returncode == 0
     assert (tmp_path / "t.png").read_bytes().startswith(b"\x89PNG")
 
