@@ -176,28 +176,25 @@ void run(double seconds, const std::vector<std::size_t>& sizes) {
   for (const Operation& operation : kOperations) {
     // with more than two ranks, waiting ones would take the processors from the two
     if (operation.paired && contender->ranks() != 2) continue;
-    if (!operation.sized) measure(*contender, operation, 0, seconds);
-    if (!operation.sized) continue;
-    for (const std::size_t bytes : sizes) measure(*contender, operation, bytes, seconds);
+    for (const std::size_t bytes : operation.sized ? sizes : std::vector<std::size_t>{0})
+      measure(*contender, operation, bytes, seconds);
   }
 }
 
 }  // namespace
 }  // namespace ddp::bench
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
   std::vector<std::size_t> sizes;
   for (int i = 2; i < argc; ++i) sizes.push_back(std::strtoull(argv[i], nullptr, 10));
   if (sizes.empty()) {
     std::fprintf(stderr, "usage: %s MILLISECONDS SIZE...\n", argv[0]);
     return 2;
   }
-  try {
-    ddp::bench::bind_to_processor();
-    ddp::bench::run(std::atof(argv[1]) / 1e3, sizes);
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s: %s\n", argv[0], error.what());
-    return 1;
-  }
+  ddp::bench::bind_to_processor();
+  ddp::bench::run(std::atof(argv[1]) / 1e3, sizes);
   return 0;
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "%s: %s\n", argv[0], error.what());
+  return 1;
 }

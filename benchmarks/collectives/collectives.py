@@ -7,7 +7,6 @@
 Every round starts each library once, in rotating order. DDP_TORCH_PYTHON: an interpreter with torch.
 """
 
-import argparse
 import contextlib
 import statistics
 import subprocess
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import contenders
 from contenders import BEFORE, GLOO, KIB, MIB, MPICH, OPEN_MPI, OURS
+from measuring import parser
 from spread import Spread
 
 WORLDS = (2, 4)
@@ -52,7 +52,7 @@ def beside_busy_programs(options):
     print(f"Beside {options.busy} programs that compute. Microseconds per call of the slowest rank: median (quartiles) of "
           f"{options.rounds} starts of each library in turn, of each the median of its samples. Ratios: libddp's time to the other's.")
     for ranks in WORLDS:
-        compared = commands(options.binaries.resolve(), ranks)
+        compared = commands(options.binaries, ranks)
         if options.before:
             compared[BEFORE] = commands(options.before.resolve(), ranks)[OURS]
         with busy(options.busy):
@@ -73,13 +73,11 @@ def busy(programs):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("binaries", type=Path)
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--milliseconds", type=float, default=5, help="of a sample")
-    parser.add_argument("--busy", type=int, metavar="N", help="beside N programs that compute")
-    parser.add_argument("--before", type=Path, metavar="BIN", help="with --busy: another build of libddp")
-    options = parser.parse_args()
+    line = parser(__doc__, 9)
+    line.add_argument("--milliseconds", type=float, default=5, help="of a sample")
+    line.add_argument("--busy", type=int, metavar="N", help="beside N programs that compute")
+    line.add_argument("--before", type=Path, metavar="BIN", help="with --busy: another build of libddp")
+    options = line.parse_args()
     if options.busy is not None:
         beside_busy_programs(options)
         return
@@ -87,7 +85,7 @@ def main():
           f"{options.rounds} starts of each library in turn, of each the least of several samples. Ratios: libddp's time to "
           "the other's.")
     for ranks in WORLDS:
-        times = contenders.measure(commands(options.binaries.resolve(), ranks), options.rounds,
+        times = contenders.measure(commands(options.binaries, ranks), options.rounds,
                                    options.milliseconds, f"{ranks} ranks")
         print(f"\n### {ranks} ranks\n\nAt most Open MPI's time below 256 KiB, at most 0.7 of it from there on:\n")
         print("\n".join(targets(times, ranks)) + "\n")

@@ -6,14 +6,12 @@
 Runs where srun works; all nodes must see BIN. Up to 64 ranks are on one node, more on nodes of 64.
 """
 
-import argparse
-import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from measuring import parser, reports  # noqa: E402
 from spread import Spread, table  # noqa: E402
 
 WORLDS = (8, 32, 64, 128, 256, 512)
@@ -24,23 +22,20 @@ BACKEND = os.environ.get("DDP_BACKEND", "auto")
 
 def run_job(binaries, ranks):
     nodes = -(-ranks // PER_NODE)
-    line = ["srun", f"-N{nodes}", f"-n{ranks}", "--cpu-bind=none", "--mpi=pmix", str(binaries / "bench_collectives_growth")]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=JOB_LIMIT_S)
-    lines = [text for text in done.stdout.splitlines() if text.startswith("{")]
-    if done.returncode != 0 or len(lines) != 1:
-        sys.exit(f"{' '.join(line)}: exit code {done.returncode}, {len(lines)} lines\n{done.stderr[-4000:]}")
-    return json.loads(lines[0])
+    line = ["srun", f"-N{nodes}", f"-n{ranks}", "--cpu-bind=none", "--mpi=pmix", binaries / "bench_collectives_growth"]
+    found = reports(line, JOB_LIMIT_S)
+    if len(found) != 1:
+        sys.exit(f"{' '.join(map(str, line))}: {len(found)} lines")
+    return found[0]
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("binaries", type=Path)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--most", type=int, default=WORLDS[-1])
-    options = parser.parse_args()
+    line = parser(__doc__, 3)
+    line.add_argument("--most", type=int, default=WORLDS[-1])
+    options = line.parse_args()
     rows = []
     for ranks in (world for world in WORLDS if world <= options.most):
-        jobs = [run_job(options.binaries.resolve(), ranks) for _ in range(options.rounds)]
+        jobs = [run_job(options.binaries, ranks) for _ in range(options.rounds)]
         print(f"collectives_growth: {ranks} ranks", file=sys.stderr)
 
         def mean_and_most(name, factor=1.0, digits=0, jobs=jobs):

@@ -6,13 +6,9 @@
 Runs where srun works; all nodes must see BIN. Every round starts each library once, in rotating order.
 """
 
-import argparse
-import os
-import subprocess
-from pathlib import Path
-
 import contenders
 from contenders import GLOO, KIB, MIB, MPICH, OPEN_MPI, OURS
+from measuring import output, parser
 
 PLACEMENTS = ((4, 1), (4, 2), (2, 1))  # nodes, ranks a node; two ranks play ping-pong, too
 SIZES = (8, KIB, 16 * KIB, 64 * KIB, 256 * KIB, MIB, 4 * MIB, 16 * MIB, 64 * MIB)
@@ -21,7 +17,7 @@ STORE_PORT = "29511"
 
 def commands(binaries, nodes, per_node):
     srun = ["srun", f"-N{nodes}", f"-n{nodes * per_node}", "--cpu-bind=none"]
-    first = subprocess.run(["srun", "-N1", "-n1", "hostname"], capture_output=True, text=True, check=True).stdout.strip()
+    first = output(["srun", "-N1", "-n1", "hostname"], contenders.PROGRAM_LIMIT_S).strip()
     torch_start = ('export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS MASTER_ADDR=' + first +
                    f' MASTER_PORT={STORE_PORT}; exec "$@"')
     launchers = {
@@ -39,18 +35,16 @@ def commands(binaries, nodes, per_node):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("binaries", type=Path)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--milliseconds", type=float, default=5, help="of a sample")
-    parser.add_argument("--most", type=int, default=SIZES[-1], help="the greatest size")
-    options = parser.parse_args()
+    line = parser(__doc__, 5)
+    line.add_argument("--milliseconds", type=float, default=5, help="of a sample")
+    line.add_argument("--most", type=int, default=SIZES[-1], help="the greatest size")
+    options = line.parse_args()
     sizes = [size for size in SIZES if size <= options.most]
     print(f"libddp's backend: {contenders.BACKEND}. Microseconds per call of the slowest rank: median (quartiles) of "
           f"{options.rounds} starts of each library in turn, of each the least of several samples. Ratios: libddp's time to "
           "the other's.")
     for nodes, per_node in PLACEMENTS:
-        times = contenders.measure(commands(options.binaries.resolve(), nodes, per_node), options.rounds,
+        times = contenders.measure(commands(options.binaries, nodes, per_node), options.rounds,
                                    options.milliseconds, f"{nodes} nodes of {per_node}", sizes)
         print(f"\n### {nodes} nodes of {per_node}\n\nAt most Open MPI's time:\n")
         print("\n".join(contenders.targets_of_open_mpi(times, lambda size: 1.0)) + "\n")

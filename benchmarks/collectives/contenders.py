@@ -8,6 +8,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
+from measuring import TORCH_PYTHON, in_turn, output  # noqa: E402
 from spread import Ratio, Spread, table  # noqa: E402
 
 OURS, BEFORE, OPEN_MPI, MPICH, GLOO = "libddp", "libddp before", "Open MPI", "MPICH", "PyTorch's gloo"
@@ -17,15 +18,6 @@ PROGRAM_LIMIT_S = 600
 BACKEND = os.environ.get("DDP_BACKEND", "auto")  # libddp's
 
 
-def torch_python():
-    return os.environ.get("DDP_TORCH_PYTHON", "python3")
-
-
-def has_torch():
-    line = [torch_python(), "-c", "import torch"]
-    return subprocess.run(line, capture_output=True).returncode == 0
-
-
 def programs(binaries):
     """Contender: its command. Those whose library is not installed are left out."""
     found = {OURS: [str(binaries / "bench_collectives_libddp")]}
@@ -33,8 +25,8 @@ def programs(binaries):
         path = binaries / f"bench_collectives_{program}"
         if path.exists():
             found[name] = [str(path)]
-    if has_torch():
-        found[GLOO] = [torch_python(), str(HERE / "torch_gloo.py")]
+    if subprocess.run([TORCH_PYTHON, "-c", "import torch"], capture_output=True).returncode == 0:
+        found[GLOO] = [TORCH_PYTHON, str(HERE / "torch_gloo.py")]
     for name in (OPEN_MPI, MPICH, GLOO):
         if name not in found:
             print(f"collectives: {name} is not installed and left out", file=sys.stderr)
@@ -44,15 +36,8 @@ def programs(binaries):
 def run(line, sizes, milliseconds, environment=None, chosen=min):
     """{(operation, bytes): microseconds} of one start, as `chosen` takes them from its samples: the least, since whatever else runs
     only adds."""
-    line = [*line, str(milliseconds), *map(str, sizes)]
-    try:
-        done = subprocess.run(line, capture_output=True, text=True, timeout=PROGRAM_LIMIT_S,
-                              env={**os.environ, **(environment or {})})
-    except subprocess.TimeoutExpired:
-        sys.exit(f"{' '.join(line)}: not done after {PROGRAM_LIMIT_S} s")
-    if done.returncode != 0:
-        sys.exit(f"{' '.join(line)}: exit code {done.returncode}\n{done.stderr}")
-    results = (json.loads(text[text.index("{"):]) for text in done.stdout.splitlines() if "{" in text)
+    printed = output([*line, milliseconds, *sizes], PROGRAM_LIMIT_S, env={**os.environ, **(environment or {})})
+    results = (json.loads(text[text.index("{"):]) for text in printed.splitlines() if "{" in text)
     return {(one["operation"], one["bytes"]): chosen(one["microseconds"]) for one in results}
 
 
@@ -60,13 +45,11 @@ def measure(commands, rounds, milliseconds, what, sizes=SIZES, chosen=min):
     """{(operation, bytes): {contender: [microseconds in the order of the rounds]}}. commands: {contender: (command,
     environment)}; each is started once a round, in turn."""
     times = {}
-    names = list(commands)
-    for turn in range(rounds):
-        for name in names[turn % len(names):] + names[:turn % len(names)]:
-            line, environment = commands[name]
-            for key, value in run(line, sizes, milliseconds, environment, chosen).items():
-                times.setdefault(key, {}).setdefault(name, []).append(value)
-        print(f"collectives: {what}, round {turn + 1} of {rounds}", file=sys.stderr)
+    results = in_turn(lambda name: run(commands[name][0], sizes, milliseconds, commands[name][1], chosen), commands,
+                      rounds, f"collectives: {what}", warm=False)
+    for name, found in results.items():
+        for key, value in (item for one in found for item in one.items()):
+            times.setdefault(key, {}).setdefault(name, []).append(value)
     return times
 
 

@@ -3,13 +3,9 @@
 // memory, mean and greatest of the ranks', beside a model of the same.
 //
 //     bench_collectives_simulated_nodes [RANKS...]
-#include <dirent.h>
-#include <linux/tcp.h>
-#include <netinet/in.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -21,12 +17,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
-#include <fstream>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "collectives/host/host_backend.hpp"
+#include "process_costs.hpp"
 
 namespace {
 
@@ -35,21 +31,15 @@ using namespace ddp;  // NOLINT(google-build-using-namespace): a program of one 
 constexpr int kPerNode = 64;
 constexpr std::size_t kMostRanks = 1024;
 constexpr std::size_t kLargeBytes = 1U << 20U;
-constexpr int kEstablished = 1;  // include/net/tcp_states.h
 // Beyond, making 115,000 connections on one host takes minutes of the kernel's time: 512 ranks on two processors did
 // not end within 170 s. What they come to is the model's.
 constexpr int kMostOfAllToAll = 256;
 constexpr auto kPatience = std::chrono::seconds(300);
 
-struct Costs {
-  double connections = 0;
-  double sent_bytes = 0;
-};
-
 struct Row {
   std::array<std::byte, 1024> address;
   std::atomic<std::size_t> address_bytes;
-  std::array<Costs, 3> after;  ///< the first all_reduce, one of 1 MiB, all_to_all
+  std::array<bench::Traffic, 3> after;  ///< the first all_reduce, one of 1 MiB, all_to_all
   double shared_kib, own_kib;
 };
 struct Table {
@@ -57,33 +47,6 @@ struct Table {
   std::array<std::atomic<int>, 8> arrived;
   std::atomic<bool> failed;
 };
-
-Costs costs() {
-  Costs sum;
-  DIR* const folder = opendir("/proc/self/fd");
-  while (const dirent* const entry = readdir(folder)) {
-    tcp_info info{};
-    socklen_t size = sizeof info;
-    if (getsockopt(std::atoi(entry->d_name), IPPROTO_TCP, TCP_INFO, &info, &size) != 0) continue;
-    if (info.tcpi_state != kEstablished) continue;
-    ++sum.connections;
-    sum.sent_bytes += static_cast<double>(info.tcpi_bytes_acked);
-  }
-  closedir(folder);
-  return sum;
-}
-
-/// KiB by the process's share. @param what part of a mapping's name; empty: all.
-double share_kib(const std::string& what) {
-  std::ifstream file(what.empty() ? "/proc/self/smaps_rollup" : "/proc/self/smaps");
-  bool counts = what.empty();
-  double sum = 0;
-  for (std::string line; std::getline(file, line);) {
-    if (!what.empty() && line.find('-') < line.find(' ')) counts = line.find(what) != std::string::npos;
-    if (counts && line.starts_with("Pss:")) sum += std::stod(line.substr(4));
-  }
-  return sum;
-}
 
 class Rank {
  public:
@@ -115,11 +78,11 @@ class Rank {
     for (std::size_t i = 0; i < steps.size(); ++i) {
       if (i < 2 || size_ <= kMostOfAllToAll) perform(steps[i].first, steps[i].second);
       meet();  // what is on its way has been acknowledged
-      own.after[i] = costs();
+      own.after[i] = bench::traffic();
       meet();
     }
-    own.shared_kib = share_kib("memfd:");
-    own.own_kib = share_kib("");
+    own.shared_kib = bench::mapped_kib("smaps", "Pss:", {"memfd:"});
+    own.own_kib = bench::mapped_kib("smaps_rollup", "Pss:");
     meet();
     backend_->close(Deadline::after(kPatience));
   }

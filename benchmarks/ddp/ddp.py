@@ -7,7 +7,8 @@ Parameters have the shapes of real networks; instead of computing, the backward 
 computed. DDP_TORCH_PYTHON: an interpreter with torch.
 """
 
-from jobs import BARE, CONTENDERS, OTHERS, OURS, TITLES, TORCH_DDP, TORCH_GLOO, above, arguments, column, ms, never_slower, run
+from jobs import BARE, CONTENDERS, OTHERS, OURS, TITLES, TORCH_DDP, TORCH_GLOO, above, column, ms, never_slower, run
+from measuring import arguments
 from spread import Ratio, Spread, table
 
 TARGET = 0.8  # of torch's DDP on "ddp": its exposed communication to that on gloo
@@ -27,7 +28,7 @@ def rows_of(report):
 def compare(title, shapes, worlds, seconds, steps, options, nodes=1):
     """worlds: numbers of ranks; seconds: of the backward pass; steps: of each contender in a round."""
     reports = [(f"{title}, {ranks} ranks",
-                run(options.binaries.resolve(), ranks, "exposed", nodes=nodes, shapes=shapes, seconds=seconds, steps=steps,
+                run(options.binaries, ranks, "exposed", nodes=nodes, shapes=shapes, seconds=seconds, steps=steps,
                     rounds=options.rounds))
                for ranks in worlds]
     print(f"Milliseconds of a step of the slowest rank: median (quartiles) of {options.rounds} rounds, contenders in turn in each. "

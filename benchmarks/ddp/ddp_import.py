@@ -7,11 +7,10 @@ Importing torch takes a thousand times longer than what libddp adds, so the step
 itself, with and without the package.
 """
 
-import json
-import subprocess
 import sys
 
-from jobs import arguments, environment, python
+from jobs import LIMIT_S, environment
+from measuring import TORCH_PYTHON, arguments, reports
 from spread import Spread, table
 
 TARGET_MS = 2
@@ -41,10 +40,7 @@ def load(installed):
     variables = {**environment(), "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
     if not installed:
         del variables["PYTHONPATH"]
-    done = subprocess.run([python(), "-c", PROGRAM], stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd="/", env=variables)
-    if done.returncode != 0:
-        sys.exit(f"import torch: {done.stderr}")
-    report = json.loads(done.stdout)
+    [report] = reports([TORCH_PYTHON, "-c", PROGRAM], LIMIT_S, cwd="/", env=variables)
     if report["known"] != installed:
         sys.exit(f"import torch: \"ddp\" is known: {report['known']}, libddp is installed: {installed}")
     return report

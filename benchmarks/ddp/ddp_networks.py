@@ -4,7 +4,8 @@
     ddp_networks.py BIN [--rounds N]      BIN: the folder of ddprun; the package: scripts/python-package
 """
 
-from jobs import BARE, CONTENDERS, OTHERS, OURS, TITLES, above, arguments, column, ms, never_slower, run
+from jobs import BARE, CONTENDERS, OTHERS, OURS, TITLES, above, column, ms, never_slower, run
+from measuring import arguments
 from spread import Ratio, Spread, table
 
 NETWORKS = ("ResNet-18", "GPT")
@@ -23,7 +24,8 @@ def rows_of(report):
 
 def compare_networks(networks, worlds, steps, options, nodes=1):
     reports = [(f"{network}, {ranks} ranks",
-                run(options.binaries.resolve(), ranks, "networks", nodes=nodes, network=network, steps=steps, rounds=options.rounds))
+                run(options.binaries, ranks, "networks", nodes=nodes, network=network, steps=steps,
+                    rounds=options.rounds))
                for network in networks for ranks in worlds]
     print(f"Milliseconds of a step, with the optimizer's, of the slowest rank: median (quartiles) of {options.rounds} rounds, contenders "
           "in turn in each. Ratios: libddp's time to the other's.\n\nlibddp's DDP takes no longer than the best of the others:\n")
@@ -36,7 +38,7 @@ def compare_networks(networks, worlds, steps, options, nodes=1):
 def main():
     options = arguments(__doc__, 9)
     compare_networks(NETWORKS, WORLDS, STEPS, options)
-    single = run(options.binaries.resolve(), 1, "one_rank", count=MANY, steps=MANY_STEPS, rounds=MANY_ROUNDS)
+    single = run(options.binaries, 1, "one_rank", count=MANY, steps=MANY_STEPS, rounds=MANY_ROUNDS)
     costs = {name: above(single, name, BARE) for name in CONTENDERS}
     share = Spread(costs[OURS]).median / STEP_S
     print(f"\n### One rank, {MANY} parameters of 16 elements\n\nA forward and backward pass that computes next to nothing; median "

@@ -8,7 +8,7 @@ As ddp.py, ddp_transformer.py and ddp_networks.py.
 
 from ddp import compare
 from ddp_networks import NETWORKS, STEPS, compare_networks
-from jobs import arguments
+from measuring import arguments
 
 NODES = 4
 

@@ -6,7 +6,8 @@
 On 2 ranks, with ResNet-50's parameters.
 """
 
-from jobs import BARE, CONTENDERS, OURS, TITLES, TORCH_GLOO, above, arguments, column, ms, run
+from jobs import BARE, CONTENDERS, OURS, TITLES, TORCH_GLOO, above, column, ms, run
+from measuring import arguments
 from spread import Ratio, table
 
 SHAPES, RANKS, SECONDS, STEPS = "resnet50", 2, 0.15, 2
@@ -32,7 +33,7 @@ def header(first):
 
 def main():
     options = arguments(__doc__, 5)
-    binaries = options.binaries.resolve()
+    binaries = options.binaries
     workload = {"shapes": SHAPES, "seconds": SECONDS, "steps": STEPS, "rounds": options.rounds}
     caps = run(binaries, RANKS, "bucket_caps", caps=CAPS_MIB, **workload)
     hooks = run(binaries, RANKS, "hooks", names=HOOKS, **workload)

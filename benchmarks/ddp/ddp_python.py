@@ -4,10 +4,8 @@
     ddp_python.py BIN [--rounds N]      BIN: the folder of ddprun; the package: scripts/python-package
 """
 
-import subprocess
-import sys
-
-from jobs import TORCH_DDP, TORCH_GLOO, arguments, column, environment, ms, python, run
+from jobs import LIMIT_S, TORCH_DDP, TORCH_GLOO, column, environment, ms, run
+from measuring import TORCH_PYTHON, arguments, output
 from spread import Ratio, Spread, table
 
 IMPORTS, IMPORT_TARGET_S = 15, 0.05
@@ -18,15 +16,12 @@ SIZE, STEPS, SAMPLES = 1024, 500, 15
 
 
 def import_s():
-    done = subprocess.run([python(), "-c", TIMED_IMPORT], capture_output=True, text=True, env=environment())
-    if done.returncode != 0:
-        sys.exit(f"import libddp: {done.stderr}")
-    return float(done.stdout)
+    return float(output([TORCH_PYTHON, "-c", TIMED_IMPORT], LIMIT_S, env=environment()))
 
 
 def main():
     options = arguments(__doc__, 3)
-    binaries = options.binaries.resolve()
+    binaries = options.binaries
     imports = [import_s() for _ in range(IMPORTS + 1)][1:]  # the first reads the disk
     small = {ranks: run(binaries, ranks, "small_all_reduce", size=SIZE, steps=STEPS, rounds=SAMPLES) for ranks in (2, 4)}
     joined = [run(binaries, RANKS_JOINING, "joining", methods=METHODS[::-1] if turn % 2 else METHODS)["rounds"][0]

@@ -4,11 +4,10 @@
     ddp_reducer.py BIN [--rounds N]      BIN: the folder of ddprun and bench_reducer
 """
 
-import json
-import subprocess
 import sys
 
-from jobs import LIMIT_S, arguments, column, ms
+from jobs import LIMIT_S, column, ms
+from measuring import arguments, reports
 from spread import Ratio, Spread, table
 
 RANKS, STEPS = 2, 2
@@ -18,13 +17,10 @@ TARGET_NS, STEP_S = 200, 0.05  # of a mark_ready; whose 1 % may be the Reducer's
 
 
 def measured(binaries, ranks, *words):
-    line = [str(binaries / "ddprun"), "--standalone", f"--nproc-per-node={ranks}", "--bind=none", str(binaries / "bench_reducer"),
-            *map(str, words)]
-    done = subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S)
-    if done.returncode != 0:
-        sys.exit(f"{' '.join(line)}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
+    launcher = [binaries / "ddprun", "--standalone", f"--nproc-per-node={ranks}", "--bind=none"]
+    found = reports([*launcher, binaries / "bench_reducer", *words], LIMIT_S)
     print(f"ddp: {words[0]} of {ranks} ranks", file=sys.stderr)
-    return json.loads(next(text for text in done.stdout.splitlines() if text.startswith("{")))
+    return found[0]
 
 
 def hook_rows(report):
@@ -37,7 +33,7 @@ def hook_rows(report):
 
 def main():
     options = arguments(__doc__, 7)
-    binaries = options.binaries.resolve()
+    binaries = options.binaries
     hooks = measured(binaries, RANKS, "hooks", options.rounds, STEPS)
     marks = {ranks: measured(binaries, ranks, "marks", MARK_ROUNDS, MARK_STEPS) for ranks in (1, 2)}
 

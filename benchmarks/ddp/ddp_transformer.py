@@ -7,7 +7,7 @@ As ddp.py on ResNet-50's. With four ranks, the gradients and buckets of all cont
 """
 
 from ddp import compare
-from jobs import arguments
+from measuring import arguments
 
 if __name__ == "__main__":
     compare("GPT-2", "gpt2", (2, 4), 0.6, 2, arguments(__doc__, 3))

@@ -1,16 +1,15 @@
 """Starts jobs of ddp_worker.py by ddprun or srun, and makes columns of what they report."""
 
-import argparse
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(HERE.parent))
+from measuring import TORCH_PYTHON, reports  # noqa: E402
 from spread import Ratio, Spread  # noqa: E402
 
 BARE, OURS, TORCH_DDP, TORCH_GLOO = "bare", "libddp", "torch on ddp", "torch on gloo"
@@ -19,13 +18,6 @@ OTHERS = CONTENDERS[1:]
 TITLES = {OURS: "libddp's DDP", TORCH_DDP: "torch's DDP on \"ddp\"", TORCH_GLOO: "torch's DDP on gloo"}
 PACKAGE = ROOT / "build" / "python"
 LIMIT_S = 600
-
-
-def arguments(description, rounds):
-    parser = argparse.ArgumentParser(description=description.splitlines()[0])
-    parser.add_argument("binaries", type=Path, help="the folder of ddprun")
-    parser.add_argument("--rounds", type=int, default=rounds)
-    return parser.parse_args()
 
 
 def environment():
@@ -37,26 +29,16 @@ def environment():
             "OMP_NUM_THREADS": "1", **compiler}
 
 
-def python():
-    return os.environ.get("DDP_TORCH_PYTHON", "python3")
-
-
 def run(binaries, ranks, measurement, variables=None, nodes=1, **options):
     """What rank 0 reports. variables: of the job's environment, besides. nodes: of Slurm's, if there is more than one."""
     launcher = [str(binaries / "ddprun"), "--standalone", f"--nproc-per-node={ranks}", "--bind=none"]
     if nodes > 1:
         launcher = ["srun", f"-N{nodes}", f"-n{ranks}", "--mpi=pmix", "--cpu-bind=none"]
         variables = {"GLOO_SOCKET_IFNAME": "eth0", **(variables or {})}
-    line = [*launcher, python(), str(HERE / "ddp_worker.py"), measurement, json.dumps(options)]
-    try:
-        done = subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S,
-                              env={**environment(), **(variables or {})})
-    except subprocess.TimeoutExpired:
-        sys.exit(f"{' '.join(line)}: not done after {LIMIT_S} s")
-    if done.returncode != 0:
-        sys.exit(f"{' '.join(line)}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
+    line = [*launcher, TORCH_PYTHON, HERE / "ddp_worker.py", measurement, json.dumps(options)]
+    found = reports(line, LIMIT_S, env={**environment(), **(variables or {})})
     print(f"ddp: {measurement} of {ranks} ranks", file=sys.stderr)
-    return json.loads(next(text for text in done.stdout.splitlines() if text.startswith("{")))
+    return found[0]
 
 
 def column(report, name):
@@ -72,13 +54,8 @@ def ms(values, digits=1):
     return Spread(values).scaled(1e3, digits)
 
 
-def medians_by(report, names):
-    return {name: Spread(column(report, name)).median for name in names}
-
-
 def never_slower(report, what):
     """A line about the target that libddp takes no longer than the best of the others."""
-    times = medians_by(report, CONTENDERS)
-    best = min(OTHERS, key=times.get)
+    best = min(OTHERS, key=lambda name: Spread(column(report, name)).median)
     ratio = Ratio(column(report, OURS), column(report, best))
     return f"- {what}: {'met' if ratio.of_medians <= 1 else 'missed'}, {ratio} of {TITLES[best]}"

@@ -188,24 +188,21 @@ Json measure_marks(ddp::ProcessGroup& group, int rounds, int steps) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
   const std::string mode = argc == 4 ? argv[1] : "";
   const int rounds = argc == 4 ? std::atoi(argv[2]) : 0, steps = argc == 4 ? std::atoi(argv[3]) : 0;
   if ((mode != "hooks" && mode != "average" && mode != "marks") || rounds < 1 || steps < 1) {
     std::fprintf(stderr, "usage: %s hooks|average|marks ROUNDS STEPS\n", argv[0]);
     return 2;
   }
-  try {
-    ddp::World world = ddp::World::init();
-    ddp::ProcessGroup group = ddp::make_process_group(world);
-    std::vector<Contender> hooks = contenders();
-    if (mode == "average") hooks.resize(1);
-    const Json found =
-        mode == "marks" ? measure_marks(group, rounds, steps) : measure_hooks(group, hooks, rounds, steps);
-    if (world.rank() == 0) std::printf("%s\n", found.dump().c_str());
-    return 0;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s: %s\n", argv[0], error.what());
-    return 1;
-  }
+  ddp::World world = ddp::World::init();
+  ddp::ProcessGroup group = ddp::make_process_group(world);
+  std::vector<Contender> hooks = contenders();
+  if (mode == "average") hooks.resize(1);
+  const Json found = mode == "marks" ? measure_marks(group, rounds, steps) : measure_hooks(group, hooks, rounds, steps);
+  if (world.rank() == 0) std::printf("%s\n", found.dump().c_str());
+  return 0;
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "%s: %s\n", argv[0], error.what());
+  return 1;
 }

@@ -6,7 +6,6 @@
 Runs where salloc works; restarts itself inside an allocation of four nodes.
 """
 
-import argparse
 import os
 import re
 import subprocess
@@ -16,6 +15,7 @@ import urllib.request
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from measuring import arguments, in_turn  # noqa: E402
 from spread import Spread, table  # noqa: E402
 
 NODES, RANKS = 4, 512
@@ -39,11 +39,7 @@ def measure_commands(binaries, rounds):
                   "ddp-info env of 512 ranks": [*step, info, "env"],
                   "ddp-info env --json of 512 ranks": [*step, info, "env", "--json"],
                   "ddp-info doctor of 4 nodes": [info, "doctor"]}
-    results = {name: [] for name in contenders}
-    for turn in range(rounds):
-        for name, line in contenders.items():
-            results[name].append(timed(line))
-        print(f"diagnostics: round {turn + 1} of {rounds}", file=sys.stderr)
+    results = in_turn(lambda name: timed(contenders[name]), contenders, rounds, "diagnostics: commands", warm=False)
     rows = [[name, Spread([seconds for seconds, _ in all_of]).scaled(1, 2), str(len(all_of[-1][1])),
              str(all_of[-1][1].count(b"\n"))] for name, all_of in results.items()]
     return table(["command", "s", "bytes of output", "lines"], rows)
@@ -82,18 +78,14 @@ def measure_endpoint(binaries, ranks):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("binaries", type=Path)
-    parser.add_argument("--rounds", type=int, default=5)
-    options = parser.parse_args()
+    options = arguments(__doc__, 5)
     if "SLURM_JOB_ID" not in os.environ:
         os.execvp("salloc", ["salloc", "-Q", f"-N{NODES}", f"--ntasks-per-node={RANKS // NODES}", sys.executable, *sys.argv])
-    binaries = options.binaries.resolve()
     print(f"Seconds: median (quartiles) of {options.rounds} runs.\n")
-    print(measure_commands(binaries, options.rounds))
+    print(measure_commands(options.binaries, options.rounds))
     rows = []
     for ranks in (2, 8, 32):
-        answers, idle, size = measure_endpoint(binaries, ranks)
+        answers, idle, size = measure_endpoint(options.binaries, ranks)
         answer = Spread(answers)
         rows.append([f"{ranks} ranks of libddp", answer.scaled(1e3, 2), str(size),
                      f"{100 * answer.median / INTERVAL_S:.3f}", f"{100 * idle:.3f}"])

@@ -5,7 +5,7 @@
 
 Four agents of one rank each join at 127.0.0.1 on this host, with --nnodes=1:4 and their launcher's other defaults. torchrun
 comes from the interpreter in DDP_TORCH_PYTHON (default: python3), which runs the program with torch, too. Every round runs
-each launcher once, in alternating order, through all events. With torch, ddprun also runs with --warm-workers: then each
+each launcher once, in rotating order, through all events. With torch, ddprun also runs with --warm-workers: then each
 event but a join waits until all nodes' interpreters are ready. Kinds:
 
     native, torch   the events, and what they make of an hour
@@ -13,7 +13,6 @@ event but a join waits until all nodes' interpreters are ready. Kinds:
     state           a tensor is restored after each event; needs the Python package of the same build
 """
 
-import argparse
 import os
 import random
 import signal
@@ -27,7 +26,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 sys.path.insert(0, str(HERE.parent / "launch"))
-from launch import TORCH_PYTHON, children, in_turn, torch_version  # noqa: E402
+from launch import children, torch_version  # noqa: E402
+from measuring import TORCH_PYTHON, parser, rotated  # noqa: E402
 from network import Network, why_none  # noqa: E402
 from spread import Ratio, Spread, table  # noqa: E402
 
@@ -198,7 +198,7 @@ def measure(launchers, program, events, rounds, dice, in_network=False, variable
     """Each launcher's seconds by event, in the order of the rounds."""
     times = {name: {} for name in launchers}
     for turn in range(rounds):
-        for name in in_turn(launchers, turn):
+        for name in rotated(launchers, turn):
             network = Network(AGENTS) if in_network else None
             with tempfile.TemporaryDirectory() as folder:
                 job = Job(launchers[name], program[name], folder, network, variables)
@@ -242,17 +242,14 @@ def hour_rows(label, times):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("binaries", type=Path)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", type=lambda text: text.split(","), default=list(KINDS), help=f"of {', '.join(KINDS)}")
-    options = parser.parse_args()
+    line = parser(__doc__, 5)
+    line.add_argument("--only", type=lambda text: text.split(","), default=list(KINDS), help=f"of {', '.join(KINDS)}")
+    options = line.parse_args()
     if unknown := set(options.only) - set(KINDS):
-        parser.error(f"--only: {', '.join(sorted(unknown))}: not one of {', '.join(KINDS)}")
-    binaries = options.binaries.resolve()
-    ddprun = str(binaries / "ddprun")
+        line.error(f"--only: {', '.join(sorted(unknown))}: not one of {', '.join(KINDS)}")
+    ddprun = str(options.binaries / "ddprun")
     launchers = {OURS: [ddprun], TORCH: [TORCH_PYTHON, "-m", "torch.distributed.run"], WARM: [ddprun, "-v", "--warm-workers"]}
-    native = ["--no-python", str(binaries / "bench_elastic_worker")]
+    native = ["--no-python", str(options.binaries / "bench_elastic_worker")]
     script = str(HERE / "elastic_worker.py")
     ours = ["--no-python", TORCH_PYTHON, script]
     programs = {"native": {OURS: native, TORCH: native}, "with torch": {OURS: ours, TORCH: [script], WARM: ours}}

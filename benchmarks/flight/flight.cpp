@@ -12,54 +12,39 @@ using namespace ddp::collectives;
 
 constexpr std::size_t kRecords = 2000;  // the default
 
-std::shared_ptr<FlightGroup> group_of(FlightRecorder& recorder) {
-  return recorder.join({.name = "world", .backend = "host", .rank = 0, .global_ranks = {0, 1}});
-}
-
-Operation all_reduce(std::vector<float>& values) {
+/// @p write writes an operation's record to its group.
+template <class Write>
+void measure(benchmark::State& state, const Write& write) {
+  FlightRecorder recorder(kRecords);
+  const auto group = recorder.join({.name = "world", .backend = "host", .rank = 0, .global_ranks = {0, 1}});
+  std::vector<float> values(256);
   Operation operation;
   operation.kind = OperationKind::all_reduce;
   operation.count = values.size();
   operation.input = operation.output = values;
-  return operation;
+  for (auto _ : state) {
+    ++operation.sequence;
+    write(*group, operation);
+  }
 }
 
 /// The record alone, as it is written when an operation is called.
 void record(benchmark::State& state) {
-  FlightRecorder recorder(kRecords);
-  const auto group = group_of(recorder);
-  std::vector<float> values(256);
-  Operation operation = all_reduce(values);
-  for (auto _ : state) {
-    ++operation.sequence;
-    benchmark::DoNotOptimize(group->record(operation));
-  }
+  measure(state, [](auto& group, const auto& operation) { benchmark::DoNotOptimize(group.record(operation)); });
 }
 
 /// All three writes of an operation's life.
 void whole_life(benchmark::State& state) {
-  FlightRecorder recorder(kRecords);
-  const auto group = group_of(recorder);
-  std::vector<float> values(256);
-  Operation operation = all_reduce(values);
-  for (auto _ : state) {
-    ++operation.sequence;
-    const FlightGroup::Slot slot = group->record(operation);
-    group->started(slot);
-    group->finished(slot, true);
-  }
+  measure(state, [](auto& group, const auto& operation) {
+    const FlightGroup::Slot slot = group.record(operation);
+    group.started(slot);
+    group.finished(slot, true);
+  });
 }
 
 void labelled(benchmark::State& state) {
-  FlightRecorder recorder(kRecords);
-  const auto group = group_of(recorder);
-  std::vector<float> values(256);
-  Operation operation = all_reduce(values);
   const FlightLabel label("the gradients of layer 12");
-  for (auto _ : state) {
-    ++operation.sequence;
-    benchmark::DoNotOptimize(group->record(operation));
-  }
+  record(state);
 }
 
 BENCHMARK(record);

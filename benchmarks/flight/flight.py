@@ -4,14 +4,12 @@
     flight.py BIN [--rounds N]      BIN: the folder of the benchmark programs
 """
 
-import argparse
-import json
 import statistics
-import subprocess
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from measuring import arguments, google_benchmarks  # noqa: E402
 from spread import table  # noqa: E402
 
 RUN_LIMIT_S = 300
@@ -21,17 +19,9 @@ NAMES = {"record": "a record", "labelled": "a record with a label of 25 bytes",
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("binaries", type=Path)
-    parser.add_argument("--rounds", type=int, default=20)
-    options = parser.parse_args()
-    line = [str(options.binaries.resolve() / "bench_flight"), "--benchmark_format=json", f"--benchmark_repetitions={options.rounds}",
-            "--benchmark_enable_random_interleaving=true", "--benchmark_min_time=0.05"]
-    done = subprocess.run(line, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, timeout=RUN_LIMIT_S)
-    if done.returncode != 0:
-        sys.exit(f"{' '.join(line)}: exit code {done.returncode}")
+    options = arguments(__doc__, 20)
     times = {}
-    for result in json.loads(done.stdout)["benchmarks"]:
+    for result in google_benchmarks(options.binaries / "bench_flight", options.rounds, 0.05, RUN_LIMIT_S):
         if "aggregate_name" not in result:
             times.setdefault(result["run_name"], []).append(result["cpu_time"])
     print(f"Nanoseconds of CPU time, one thread, {options.rounds} rounds in random order. Target: {TARGET_NS} for a record.\n")

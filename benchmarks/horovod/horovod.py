@@ -10,7 +10,6 @@ begin within a compiled backward pass), start, scaling (a model).
 import argparse
 import json
 import os
-import subprocess
 import sys
 import textwrap
 import time
@@ -21,6 +20,7 @@ ROOT = HERE.parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import machine  # noqa: E402
 import scaling  # noqa: E402
+from measuring import output  # noqa: E402
 from spread import Ratio, Spread, table  # noqa: E402
 
 HEADER = ["", "unit", "libddp.horovod, .mpi", "the other", "ratio", "target"]
@@ -34,13 +34,10 @@ class Job:
         self._environment = {**os.environ, "PYTHONPATH": str(ROOT / "build" / "python" / "site"), "OMP_NUM_THREADS": "1"}
 
     def run(self, ranks, measurement, **options):
-        line = [self._ddprun, "-n", str(ranks), "--bind=none", "--no-python", os.environ.get("DDP_TORCH_PYTHON", sys.executable),
-                HERE / "horovod_worker.py", measurement, json.dumps(options)]
-        done = subprocess.run(line, capture_output=True, text=True, timeout=600, env=self._environment)
-        found = next((line for line in done.stdout.splitlines() if "REPORT " in line), None)
-        if done.returncode != 0 or found is None:
-            sys.exit(done.stdout + done.stderr)
-        return json.loads(found.split("REPORT ", 1)[1])
+        python = os.environ.get("DDP_TORCH_PYTHON", sys.executable)
+        line = [self._ddprun, "-n", ranks, "--bind=none", "--no-python", python, HERE / "horovod_worker.py",
+                measurement, json.dumps(options)]
+        return json.loads(output(line, 600, env=self._environment).split("REPORT ", 1)[1].splitlines()[0])
 
 
 def say(text):

@@ -7,7 +7,6 @@ torchrun comes from the interpreter in DDP_TORCH_PYTHON (default: python3). Ever
 alternating order, with the same options and workers that do nothing.
 """
 
-import argparse
 import os
 import random
 import re
@@ -19,6 +18,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from launched import Launched, time_launch  # noqa: E402
+from measuring import TORCH_PYTHON, arguments, in_turn  # noqa: E402
 from spread import Ratio, Spread, table  # noqa: E402
 
 WORKERS = (1, 8, 64)
@@ -27,7 +27,6 @@ RESTARTED_WORKERS = 8
 MANY_RESTARTED_WORKERS = 64
 RESTARTS = 3
 
-TORCH_PYTHON = os.environ.get("DDP_TORCH_PYTHON", "python3")
 OURS, TORCH = "ddprun", "torchrun"
 
 
@@ -44,24 +43,14 @@ def torch_version():
     return done.stdout.strip()
 
 
-def in_turn(names, turn):
-    return list(names) if turn % 2 == 0 else list(reversed(names))
-
-
 # ---- start
 
 
 def measure_starts(commands, worker, workers, rounds):
     """Each launcher's (until all run, until the end), in the order of the rounds."""
-    times = {name: [] for name in commands}
-    for turn in range(-1, rounds):  # turn -1 warms the page cache
-        for name in in_turn(commands, turn):
-            line = [*commands[name], f"--nproc-per-node={workers}", "--no-python", worker]
-            result = time_launch(line, workers, None)
-            if turn >= 0:
-                times[name].append(result)
-        print(f"launch: {workers} workers, round {turn + 1} of {rounds}", file=sys.stderr)
-    return times
+    options = f"--nproc-per-node={workers}", "--no-python", worker
+    return in_turn(lambda name: time_launch([*commands[name], *options], workers, None), commands, rounds,
+                   f"launch: {workers} workers")
 
 
 def start_rows(workers, times):
@@ -124,24 +113,17 @@ def run_restarts(command, worker, workers, dice):
 
 
 def measure_restarts(commands, worker, workers, rounds):
-    times, used = {name: [] for name in commands}, {name: [] for name in commands}
     dice = random.Random(1)
-    for turn in range(rounds):
-        for name in in_turn(commands, turn):
-            seconds, memory_used = run_restarts(commands[name], worker, workers, dice)
-            times[name] += seconds
-            used[name].append(memory_used)
-        print(f"launch: restarts of {workers} workers, round {turn + 1} of {rounds}", file=sys.stderr)
-    return times, used
+    results = in_turn(lambda name: run_restarts(commands[name], worker, workers, dice), commands, rounds,
+                      f"launch: restarts of {workers} workers", warm=False)
+    return ({name: [each for seconds, _ in results[name] for each in seconds] for name in results},
+            {name: [used for _, used in results[name]] for name in results})
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("binaries", type=Path)
-    parser.add_argument("--rounds", type=int, default=9)
-    options = parser.parse_args()
-    binaries = options.binaries.resolve()
-    commands, worker, rounds = launchers(binaries), str(binaries / "bench_launch_worker"), options.rounds
+    options = arguments(__doc__, 9)
+    binaries, rounds = options.binaries, options.rounds
+    commands, worker = launchers(binaries), str(binaries / "bench_launch_worker")
     print(f"torchrun of torch {torch_version()}. In ms: median (quartiles) of {rounds} launches. Ratio: torchrun to "
           "ddprun, so how many times faster ddprun is.\n")
     rows = []

@@ -6,13 +6,13 @@
 Runs where salloc works; restarts itself inside an allocation. Every round runs each launcher once, in alternating order.
 """
 
-import argparse
 import os
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from launched import time_launch  # noqa: E402
+from measuring import arguments, in_turn  # noqa: E402
 from spread import Ratio, Spread, table  # noqa: E402
 
 NODES = 4
@@ -30,28 +30,18 @@ def command(name, binaries, per_node):
 def measure(binaries, per_node, rounds):
     """Each launcher's (until all run, until the end), in the order of the rounds."""
     shared = Path(os.environ.get("DDP_CLUSTER_DIR", "/run/ddp-cluster")) / "shared"
-    times = {OURS: [], SRUN: []}
-    for turn in range(-1, rounds):  # turn -1 warms the page cache
-        for name in (OURS, SRUN) if turn % 2 == 0 else (SRUN, OURS):
-            result = time_launch(command(name, binaries, per_node), NODES * per_node, shared)
-            if turn >= 0:
-                times[name].append(result)
-        print(f"launch_nodes: {NODES} x {per_node} ranks, round {turn + 1} of {rounds}", file=sys.stderr)
-    return times
+    return in_turn(lambda name: time_launch(command(name, binaries, per_node), NODES * per_node, shared), (OURS, SRUN),
+                   rounds, f"launch_nodes: {NODES} x {per_node} ranks")
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("binaries", type=Path)
-    parser.add_argument("--rounds", type=int, default=9)
-    options = parser.parse_args()
+    options = arguments(__doc__, 9)
     if "SLURM_JOB_ID" not in os.environ:
         allocation = ["salloc", "-Q", f"-N{NODES}", f"--ntasks-per-node={max(RANKS_PER_NODE)}"]
         os.execvp("salloc", [*allocation, sys.executable, *sys.argv])
-    binaries = options.binaries.resolve()
     rows = []
     for per_node in RANKS_PER_NODE:
-        times = measure(binaries, per_node, options.rounds)
+        times = measure(options.binaries, per_node, options.rounds)
         for index, label in enumerate(("all run", "the end")):
             ours, theirs = ([pair[index] for pair in times[name]] for name in (OURS, SRUN))
             rows.append([f"{NODES} x {per_node}, until {label}", Spread(theirs).scaled(1e3, 0),

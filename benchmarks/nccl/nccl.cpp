@@ -227,22 +227,21 @@ void lose() {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
   const std::string mode = argc > 1 ? argv[1] : "";
   const std::string argument = argc > 2 ? argv[2] : "";
-  try {
-    if (mode == "issue") {
-      issue(std::atoi(argument.c_str()), std::chrono::microseconds(argc > 3 ? std::atoi(argv[3]) : 0));
-    } else if (mode == "watch") {
-      watch(argument == "libddp");
-    } else if (mode == "lose") {
-      lose();
-    } else {
-      fmt::print(stderr, "bench_nccl: issue ROUNDS APART_US, watch libddp|bare, or lose\n");
-      return 2;
-    }
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "bench_nccl: {}\n", error.what());
-    return 1;
+  if (mode == "issue") {
+    issue(std::atoi(argument.c_str()), std::chrono::microseconds(argc > 3 ? std::atoi(argv[3]) : 0));
+  } else if (mode == "watch") {
+    watch(argument == "libddp");
+  } else if (mode == "lose") {
+    lose();
+  } else {
+    fmt::print(stderr, "bench_nccl: issue ROUNDS APART_US, watch libddp|bare, or lose\n");
+    return 2;
   }
+  return 0;
+} catch (const std::exception& error) {
+  fmt::print(stderr, "bench_nccl: {}\n", error.what());
+  return 1;
 }

@@ -7,7 +7,6 @@ Every round runs all contenders once: the issuing of operations with and without
 without libddp's watch, and jobs of which a rank is killed.
 """
 
-import argparse
 import json
 import os
 import signal
@@ -17,6 +16,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from measuring import arguments, reports  # noqa: E402
 from spread import Spread, table  # noqa: E402
 
 RANKS, VICTIM = 4, 2
@@ -34,12 +34,8 @@ def environment(binaries, **more):
             "FAKE_CUDA_MEMORY_MIB": "64", "DDP_LAUNCH": "single", "DDP_LOG_LEVEL": "error", **more}
 
 
-def run(binaries, *arguments, **more):
-    line = [str(binaries / "bench_nccl"), *arguments]
-    done = subprocess.run(line, stdout=subprocess.PIPE, text=True, timeout=RUN_LIMIT_S, env=environment(binaries, **more))
-    if done.returncode != 0:
-        sys.exit(f"{' '.join(line)}: exit code {done.returncode}")
-    return [json.loads(row) for row in done.stdout.splitlines()]
+def run(binaries, *words, **more):
+    return reports([binaries / "bench_nccl", *words], RUN_LIMIT_S, env=environment(binaries, **more))
 
 
 def issue_us(binaries, apart_us=APART_US, **more):
@@ -88,11 +84,8 @@ def survivors_ms(binaries, peers):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("binaries", type=Path)
-    parser.add_argument("--rounds", type=int, default=10)
-    options = parser.parse_args()
-    binaries = options.binaries.resolve()
+    options = arguments(__doc__, 10)
+    binaries = options.binaries
     issued, blocking, in_a_row, unrecorded, watched, bare, losses = [], [], [], [], [], [], {"report": [], "silent": []}
     for _ in range(options.rounds):
         issued.append(issue_us(binaries))

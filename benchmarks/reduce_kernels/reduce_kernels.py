@@ -4,13 +4,11 @@
     reduce_kernels.py BIN [--rounds N]      BIN: the folder of the benchmark programs
 """
 
-import argparse
-import json
-import subprocess
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from measuring import arguments, google_benchmarks  # noqa: E402
 from spread import table  # noqa: E402
 
 RUN_LIMIT_S = 900
@@ -21,13 +19,8 @@ SETS = ("portable", "avx2", "avx512")
 
 def measure(binaries, rounds):
     """GB of sources per second of CPU time, by (kernel, set) and size: median of the rounds."""
-    line = [str(binaries / "bench_reduce_kernels"), "--benchmark_format=json", f"--benchmark_repetitions={rounds}",
-            "--benchmark_enable_random_interleaving=true", "--benchmark_min_time=0.02"]
-    done = subprocess.run(line, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, timeout=RUN_LIMIT_S)
-    if done.returncode != 0:
-        sys.exit(f"{' '.join(line)}: exit code {done.returncode}")
     rates = {}
-    for result in json.loads(done.stdout)["benchmarks"]:
+    for result in google_benchmarks(binaries / "bench_reduce_kernels", rounds, 0.02, RUN_LIMIT_S):
         if result.get("aggregate_name") != "median":
             continue
         name, size = result["run_name"].rsplit("/", 1)
@@ -44,11 +37,8 @@ def memcpy_last(item):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("binaries", type=Path)
-    parser.add_argument("--rounds", type=int, default=9)
-    options = parser.parse_args()
-    rates = measure(options.binaries.resolve(), options.rounds)
+    options = arguments(__doc__, 9)
+    rates = measure(options.binaries, options.rounds)
     print(f"GB of sources per second of CPU time, one core, median of {options.rounds} rounds. In cache: 192 KiB of sources and "
           "result together, in memory: 96 MiB.\n")
     columns = [(simd, size) for size in SIZES for simd in SETS]

@@ -6,14 +6,12 @@
 The formula's constants come from jobs of at most 256 nodes; a larger job may differ from it by a quarter.
 """
 
-import argparse
-import json
 import statistics
-import subprocess
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from measuring import arguments, reports  # noqa: E402
 from spread import table  # noqa: E402
 
 # (nodes, ranks a node, bytes a rank contributes to a fence, names)
@@ -31,11 +29,7 @@ LIMIT_S = 300
 
 
 def run(binaries, job):
-    done = subprocess.run([str(binaries / "bench_scale_swarm"), *map(str, job)], stdout=subprocess.PIPE, text=True,
-                          timeout=LIMIT_S)
-    if done.returncode != 0:
-        sys.exit(f"bench_scale_swarm {job}: exit code {done.returncode}")
-    return json.loads(done.stdout)
+    return reports([binaries / "bench_scale_swarm", *job], LIMIT_S)[0]
 
 
 def median_of(results, name):
@@ -84,10 +78,7 @@ def row_of_absent(job, result):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("binaries", type=Path)
-    parser.add_argument("--rounds", type=int, default=3)
-    options = parser.parse_args()
+    options = arguments(__doc__, 3)
     measured = {}
     for job in (*FITTED, *CHECKED, *ABSENT):
         results = [run(options.binaries, job) for _ in range(options.rounds)]

@@ -316,19 +316,17 @@ int run(const Swarm& swarm) {
 }  // namespace
 }  // namespace ddp::launcher
 
-int main(int count, char** words) {
+int main(int count, char** words) try {
   if (count < 5 || count > 6) {
     fmt::print(stderr, "usage: {} NODES RANKS_PER_NODE FENCE_BYTES ranges|scattered [asks|requests]\n", words[0]);
     return 2;
   }
-  try {
-    return ddp::launcher::run({.nodes = std::atoi(words[1]),
-                               .ranks_per_node = std::atoi(words[2]),
-                               .fence_bytes = static_cast<std::size_t>(std::atoll(words[3])),
-                               .scattered = std::string(words[4]) == "scattered",
-                               .absent = count == 6 ? words[5] : ""});
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "{}\n", error.what());
-    return 1;
-  }
+  return ddp::launcher::run({.nodes = std::atoi(words[1]),
+                             .ranks_per_node = std::atoi(words[2]),
+                             .fence_bytes = static_cast<std::size_t>(std::atoll(words[3])),
+                             .scattered = std::string(words[4]) == "scattered",
+                             .absent = count == 6 ? words[5] : ""});
+} catch (const std::exception& error) {
+  fmt::print(stderr, "{}\n", error.what());
+  return 1;
 }

@@ -4,10 +4,9 @@
     srun_plugin.py BIN [--rounds N]      BIN: the folder of the programs; the plugin is in ../lib/slurm
 
 Runs on the controller of tests/cluster/slurm_cluster, whose plugstack.conf.d it changes between runs (Slurm reads it at
-every launch). Every round runs each contender once, every second round in reverse order.
+every launch). Every round runs each contender once, in rotating order.
 """
 
-import argparse
 import os
 import re
 import subprocess
@@ -16,6 +15,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from measuring import arguments, rotated  # noqa: E402
 from spread import Ratio, Spread, table  # noqa: E402
 
 STEP = ["-Q", "-N4", "-n64", "true"]
@@ -67,17 +67,14 @@ def time_agreement():
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("binaries", type=Path)
-    parser.add_argument("--rounds", type=int, default=15)
-    options = parser.parse_args()
-    configuration = PluginConfiguration(options.binaries.resolve())
+    options = arguments(__doc__, 15)
+    configuration = PluginConfiguration(options.binaries)
     times = {name: [] for name, _, _ in CONTENDERS}
     agreements = []
     for turn in range(-1, options.rounds):  # turn -1 warms the page cache
-        for name, installed, arguments in CONTENDERS if turn % 2 == 0 else reversed(CONTENDERS):
+        for name, installed, words in rotated(CONTENDERS, turn):
             configuration.install(installed)
-            elapsed = time_step(arguments)
+            elapsed = time_step(words)
             if turn >= 0:
                 times[name].append(elapsed)
         configuration.install(True)

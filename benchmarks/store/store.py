@@ -7,14 +7,13 @@ torch comes from the interpreter in DDP_TORCH_PYTHON (default: python3). Every r
 server, in alternating order; the servers stay up.
 """
 
-import argparse
-import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from measuring import TORCH_PYTHON, arguments, in_turn, reports  # noqa: E402
 from spread import Ratio, Spread, table  # noqa: E402
 
 CONNECTIONS = (1, 64)
@@ -25,7 +24,6 @@ KINDS = ("set", "get", "add", "wait")
 # Limit for one run of the clients. A healthy one takes about a second.
 RUN_LIMIT_S = 300
 
-TORCH_PYTHON = os.environ.get("DDP_TORCH_PYTHON", "python3")
 TORCH_SERVER = """
 import sys, torch, torch.distributed as dist
 store = dist.TCPStore("127.0.0.1", 0, is_master=True, use_libuv=True, wait_for_workers=False)
@@ -55,25 +53,10 @@ class Server:
 
 def run_clients(binaries, server, connections, what=str(OPERATIONS)):
     """Seconds per kind of operation, and the server's CPU seconds for all."""
-    line = [str(binaries / "bench_store_clients"), server.port, str(connections), what]
+    line = [binaries / "bench_store_clients", server.port, str(connections), what]
     before = server.cpu_seconds()
-    done = subprocess.run(line, stdout=subprocess.PIPE, text=True, timeout=RUN_LIMIT_S)
-    if done.returncode != 0:
-        sys.exit(f"{' '.join(line)}: exit code {done.returncode}")
-    return {**json.loads(done.stdout), "cpu": server.cpu_seconds() - before}
-
-
-def measure(binaries, servers, connections, rounds):
-    """Each server's results, in the order of the rounds."""
-    results = {name: [] for name in servers}
-    for server in servers.values():
-        run_clients(binaries, server, connections)
-    for turn in range(rounds):
-        names = list(servers) if turn % 2 == 0 else list(reversed(servers))
-        for name in names:
-            results[name].append(run_clients(binaries, servers[name], connections))
-        print(f"store: {connections} clients, round {turn + 1} of {rounds}", file=sys.stderr)
-    return results
+    [seconds] = reports(line, RUN_LIMIT_S)
+    return {**seconds, "cpu": server.cpu_seconds() - before}
 
 
 def rows(results, connections):
@@ -101,15 +84,13 @@ def exchange_rows(binaries, servers):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("binaries", type=Path)
-    parser.add_argument("--rounds", type=int, default=15)
-    options = parser.parse_args()
-    binaries = options.binaries.resolve()
+    options = arguments(__doc__, 15)
+    binaries = options.binaries
     servers = {OURS: Server([str(binaries / "store_server_main")]), TORCH: Server([TORCH_PYTHON, "-c", TORCH_SERVER])}
     lines = []
     for connections in CONNECTIONS:
-        lines += rows(measure(binaries, servers, connections, options.rounds), connections)
+        lines += rows(in_turn(lambda name: run_clients(binaries, servers[name], connections), servers, options.rounds,
+                              f"store: {connections} clients"), connections)
     print(f"{OPERATIONS} operations of each kind over loopback, in thousands per second: median (quartiles) of "
           f"{options.rounds} rounds. torch is {servers[TORCH].version} with libuv. Ratio: libddp to torch; above 1 is "
           "faster, for CPU time below 1 is less.\n")

@@ -21,8 +21,9 @@
 #include <functional>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
+
+#include <nlohmann/json.hpp>
 
 namespace {
 
@@ -32,6 +33,7 @@ using Clock = std::chrono::steady_clock;
 constexpr int kPatienceMs = 60'000;
 /// The size of an address or an NCCL unique id.
 constexpr std::size_t kValueBytes = 128;
+constexpr std::size_t kAnswerBytes = sizeof(std::uint64_t) + kValueBytes;
 /// As TcpStoreClient::kPageRanks.
 constexpr int kPage = 64;
 
@@ -169,7 +171,6 @@ struct Exchange {
 };
 
 std::vector<Exchange> exchanges(int connections) {
-  constexpr std::size_t kAnswerBytes = sizeof(std::uint64_t) + kValueBytes;
   const int page = std::min(connections, kPage);
   const auto one = [](int, int turn) { return check(keys_of(turn, 1)) + get(own_key(turn, 0)); };
   const auto several = [page](int, int turn) {
@@ -178,14 +179,6 @@ std::vector<Exchange> exchanges(int connections) {
   };
   return {{{"gets", one, 1 + kAnswerBytes}, connections * connections},
           {{"pages", several, 1 + static_cast<std::size_t>(page) * kAnswerBytes}, connections * (connections / page)}};
-}
-
-void print(const std::vector<std::pair<std::string, double>>& seconds) {
-  std::string line;
-  for (const auto& [name, each] : seconds) {
-    line += (line.empty() ? "{\"" : ", \"") + name + "\": " + std::to_string(each);
-  }
-  std::printf("%s}\n", line.c_str());
 }
 
 }  // namespace
@@ -198,7 +191,7 @@ int main(int argc, char** argv) {
   const int port = std::atoi(argv[1]);
   const int connections = argc > 2 ? std::max(1, std::atoi(argv[2])) : 64;
   Clients clients{port, connections};
-  std::vector<std::pair<std::string, double>> seconds;
+  nlohmann::ordered_json seconds;
   if (argc > 3 && std::string_view{argv[3]} == "exchange") {
     if (connections > kPage && connections % kPage != 0) {
       std::fprintf(stderr, "bench_store_clients: an exchange is of at most %d or a multiple of it\n", kPage);
@@ -206,20 +199,18 @@ int main(int argc, char** argv) {
     }
     clients.run({"set", [](int connection, int) { return set(own_key(connection, 0)) + ping(); }, 4}, connections);
     for (const auto& [kind, operations] : exchanges(connections)) {
-      seconds.emplace_back(kind.name, clients.run(kind, operations));
+      seconds[kind.name] = clients.run(kind, operations);
     }
-    print(seconds);
-    return 0;
+  } else {
+    const int operations = argc > 3 ? std::atoi(argv[3]) : 10'000;
+    const std::vector<Kind> kinds{
+        {"ping", [](int, int) { return ping(); }, 4},
+        {"set", [](int connection, int turn) { return set(own_key(connection, turn)) + ping(); }, 4},
+        {"get", [](int connection, int turn) { return get(own_key(connection, turn)); }, kAnswerBytes},
+        {"add", [](int, int) { return add("/counter"); }, sizeof(std::int64_t)},
+        {"wait", [](int connection, int turn) { return wait(own_key(connection, turn)); }, 1},
+    };
+    for (const Kind& kind : kinds) seconds[kind.name] = clients.run(kind, operations);
   }
-  const int operations = argc > 3 ? std::atoi(argv[3]) : 10'000;
-  const std::vector<Kind> kinds{
-      {"ping", [](int, int) { return ping(); }, 4},
-      {"set", [](int connection, int turn) { return set(own_key(connection, turn)) + ping(); }, 4},
-      {"get", [](int connection, int turn) { return get(own_key(connection, turn)); },
-       sizeof(std::uint64_t) + kValueBytes},
-      {"add", [](int, int) { return add("/counter"); }, sizeof(std::int64_t)},
-      {"wait", [](int connection, int turn) { return wait(own_key(connection, turn)); }, 1},
-  };
-  for (const Kind& kind : kinds) seconds.emplace_back(kind.name, clients.run(kind, operations));
-  print(seconds);
+  std::printf("%s\n", seconds.dump().c_str());
 }

@@ -7,17 +7,15 @@ Runs where srun works, on a node of 64 CPUs. Machines: tests/topologies/*.xml, a
 ../shared/topologies beside the source tree) where that folder exists.
 """
 
-import argparse
-import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from measuring import arguments, google_benchmarks, in_turn, output  # noqa: E402
 from spread import Ratio, Spread, table  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -30,20 +28,10 @@ def machines():
     return sorted((ROOT / "tests" / "topologies").glob("*.xml")) + sorted(recorded.glob("*.xml"))
 
 
-def run(line):
-    done = subprocess.run([str(word) for word in line], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                          timeout=RUN_LIMIT_S)
-    if done.returncode != 0:
-        sys.exit(f"{line}: exit code {done.returncode}\n{done.stderr}")
-    return done.stdout
-
-
 def loads_and_placements(binaries, rounds):
     """Median and quartiles in ms, by machine; the live machine has no placement."""
-    output = run([binaries / "bench_topology", "--benchmark_format=json", f"--benchmark_repetitions={rounds}",
-                  "--benchmark_enable_random_interleaving=true", "--benchmark_min_time=0.01", *machines()])
     times = {}
-    for result in json.loads(output)["benchmarks"]:
+    for result in google_benchmarks(binaries / "bench_topology", rounds, 0.01, RUN_LIMIT_S, *machines()):
         if result["run_type"] == "iteration":
             times.setdefault(result["run_name"], []).append(result["real_time"] / 1e6)
     rows = {}
@@ -61,7 +49,7 @@ def loads_and_placements(binaries, rounds):
 
 def wall_ms(line):
     begin = time.monotonic()
-    run(line)
+    output(line, RUN_LIMIT_S)
     return (time.monotonic() - begin) * 1e3
 
 
@@ -73,10 +61,7 @@ def start_ups(binaries, rounds):
     }
     if shutil.which("hwloc-calc") is None:
         sys.exit("hwloc-calc and lstopo-no-graphics are needed: apt-get install hwloc-nox")
-    times = {name: [] for name in contenders}
-    for _ in range(2 * rounds):
-        for name, line in contenders.items():
-            times[name].append(wall_ms(line))
+    times = in_turn(lambda name: wall_ms(contenders[name]), contenders, 2 * rounds, "topology: programs", warm=False)
     ours = times["ddp-info topo --json --no-job"]
     print(f"\nRun time of programs that read this machine, in ms: median (quartiles) of {2 * rounds} runs.\n")
     print(table(["program", "ms", "ddp-info's ratio to it"],
@@ -85,7 +70,7 @@ def start_ups(binaries, rounds):
 
 def slowest_rank_ms(binaries, mode):
     line = ["srun", "-N1", f"-n{RANKS}", "--mpi=pmix", binaries / "bench_exec_clock", binaries / "bench_placed_rank", mode]
-    ranks = [float(value) for value in re.findall(r"^PLACED ([\d.]+)$", run(line), re.MULTILINE)]
+    ranks = [float(value) for value in re.findall(r"^PLACED ([\d.]+)$", output(line, RUN_LIMIT_S), re.MULTILINE)]
     if len(ranks) != RANKS:
         sys.exit(f"{len(ranks)} of {RANKS} ranks answered")
     return max(ranks)
@@ -94,10 +79,7 @@ def slowest_rank_ms(binaries, mode):
 def many_ranks(binaries, rounds):
     modes = {"none": "wire-up alone", "shared": "and placed: the machine is read once (`DDP_BIND=numa`)",
              "each": "and placed: every rank reads the machine"}
-    times = {mode: [] for mode in modes}
-    for _ in range(rounds):
-        for mode in modes:
-            times[mode].append(slowest_rank_ms(binaries, mode))
+    times = in_turn(lambda mode: slowest_rank_ms(binaries, mode), modes, rounds, "topology: ranks", warm=False)
     print(f"\n{RANKS} ranks on one node, from exec to the slowest rank's end, in ms: median (quartiles) of {rounds} jobs.\n")
     print(table(["", "ms", "ratio to wire-up alone"],
                 [[text, Spread(times[mode]).scaled(1, 0), str(Ratio(times[mode], times["none"]))]
@@ -105,14 +87,9 @@ def many_ranks(binaries, rounds):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("binaries", type=Path)
-    parser.add_argument("--rounds", type=int, default=9)
-    options = parser.parse_args()
-    binaries = options.binaries.resolve()
-    loads_and_placements(binaries, options.rounds)
-    start_ups(binaries, options.rounds)
-    many_ranks(binaries, options.rounds)
+    options = arguments(__doc__, 9)
+    for part in (loads_and_placements, start_ups, many_ranks):
+        part(options.binaries, options.rounds)
 
 
 if __name__ == "__main__":

@@ -4,16 +4,17 @@
     training.py BIN [--rounds N]      BIN: the folder of ddprun; the package: scripts/python-package
 """
 
-import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
+from measuring import arguments, output  # noqa: E402
+from spread import Ratio, Spread, table  # noqa: E402
+
 GROUP, RPC, ALL_REDUCE = "ddp_cpu_rpc@group", "ddp_cpu_rpc@rpc", "ddp_allreduce"
 METRIC = "batch_level_metric,batch_all"
 METRIC_COST = """
@@ -43,18 +44,11 @@ def run(*words):
     paths = f"{ROOT / 'build' / 'python' / 'site'}:{Path(__file__).parent}"
     environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
     python = os.environ.get("DDP_TORCH_PYTHON", sys.executable)
-    done = subprocess.run([python, *map(str, words)], capture_output=True, text=True, timeout=3600, env=environment)
-    if done.returncode:
-        sys.exit(done.stdout + done.stderr)
-    return done.stdout
+    return output([python, *words], 3600, env=environment)
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("binaries", type=Path, help="the package has its own ddprun")
-    parser.add_argument("--rounds", type=int, default=5)
-    options = parser.parse_args()
-    from spread import Ratio, Spread, table
+    options = arguments(__doc__, 5)
     times, alone = {GROUP: [], RPC: [], ALL_REDUCE: []}, []
     with tempfile.TemporaryDirectory() as folder:
         def measured(*words):

@@ -68,20 +68,18 @@ void measure(std::string_view mode, int count, std::size_t bytes) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
   const std::string_view mode = argc > 1 ? argv[1] : "";
-  try {
-    if (argc == 2 && (mode == "records" || mode == "values")) {
-      measure(mode, 1, kValueBytes);
-    } else if (argc == 4 && mode == "keys" && std::atoi(argv[2]) > 0) {
-      measure(mode, std::atoi(argv[2]), static_cast<std::size_t>(std::atoll(argv[3])));
-    } else {
-      std::fprintf(stderr, "usage: %s records | values | keys COUNT BYTES\n", argv[0]);
-      return 2;
-    }
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "wire_world: %s\n", error.what());
-    return 1;
+  if (argc == 2 && (mode == "records" || mode == "values")) {
+    measure(mode, 1, kValueBytes);
+  } else if (argc == 4 && mode == "keys" && std::atoi(argv[2]) > 0) {
+    measure(mode, std::atoi(argv[2]), static_cast<std::size_t>(std::atoll(argv[3])));
+  } else {
+    std::fprintf(stderr, "usage: %s records | values | keys COUNT BYTES\n", argv[0]);
+    return 2;
   }
   return 0;
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "wire_world: %s\n", error.what());
+  return 1;
 }

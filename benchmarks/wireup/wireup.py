@@ -7,14 +7,12 @@ Runs where srun works. Every round starts each contender once, in rotating order
 all of them. A job's time is the maximum over its ranks of the time from execve until the rank has every other rank's value.
 """
 
-import argparse
-import json
 import statistics
-import subprocess
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from measuring import arguments, in_turn, reports  # noqa: E402
 from spread import Ratio, Spread, table  # noqa: E402
 
 NODES = 4
@@ -36,38 +34,17 @@ CONTENDERS = {
 
 def run_job(binaries, ranks, command):
     """Runs one job and returns the marks of its ranks."""
-    program, *arguments = command
-    line = ["srun", f"-N{NODES}", f"-n{ranks}", "--mpi=pmix"]
-    line += [str(binaries / "bench_exec_clock"), str(binaries / program), *arguments]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=JOB_LIMIT_S)
-    marks = [json.loads(text) for text in done.stdout.splitlines() if text.startswith("{")]
-    if done.returncode != 0 or sorted(mark["rank"] for mark in marks) != list(range(ranks)):
-        outcome = f"exit code {done.returncode}, {len(marks)} of {ranks} ranks"
-        sys.exit(f"{' '.join(line)}: {outcome}\n{done.stderr}")
+    program, *words = command
+    line = ["srun", f"-N{NODES}", f"-n{ranks}", "--mpi=pmix", binaries / "bench_exec_clock", binaries / program, *words]
+    marks = reports(line, JOB_LIMIT_S)
+    if sorted(mark["rank"] for mark in marks) != list(range(ranks)):
+        sys.exit(f"{' '.join(map(str, line))}: {len(marks)} of {ranks} ranks")
     return marks
 
 
 def last(marks, until, since=None):
     """Seconds of the slowest rank from one mark (default: exec) to another."""
     return max(mark[until] - (mark[since] if since else 0) for mark in marks) / 1e9
-
-
-def rotated(items, turn):
-    items = list(items)
-    turn %= len(items)
-    return items[turn:] + items[:turn]
-
-
-def measure_worlds(binaries, rounds, ranks):
-    """Every contender's jobs, by name, in the order of the rounds."""
-    jobs = {name: [] for name in CONTENDERS}
-    for name in CONTENDERS:  # warms the page cache
-        run_job(binaries, ranks, CONTENDERS[name])
-    for turn in range(rounds):
-        for name in rotated(CONTENDERS, turn):
-            jobs[name].append(run_job(binaries, ranks, CONTENDERS[name]))
-        print(f"wireup: {ranks} ranks, round {turn + 1} of {rounds}", file=sys.stderr)
-    return jobs
 
 
 def cpu_ms(jobs):
@@ -111,12 +88,8 @@ def stage_rows(ranks, jobs):
 
 
 def key_rows(binaries, rounds):
-    jobs = {keys: [] for keys in KEYS}
-    for turn in range(rounds):
-        for keys in rotated(KEYS, turn):
-            command = ("bench_wire_world", "keys", str(keys[0]), str(keys[1]))
-            jobs[keys].append(run_job(binaries, KEY_RANKS, command))
-        print(f"wireup: keys, round {turn + 1} of {rounds}", file=sys.stderr)
+    jobs = in_turn(lambda keys: run_job(binaries, KEY_RANKS, ("bench_wire_world", "keys", *map(str, keys))), KEYS,
+                   rounds, "wireup: keys", warm=False)
     rows = []
     for count, size in KEYS:
         puts = Spread([last(marks, "put", "joined") for marks in jobs[count, size]])
@@ -129,14 +102,12 @@ def key_rows(binaries, rounds):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("binaries", type=Path)
-    parser.add_argument("--rounds", type=int, default=15)
-    options = parser.parse_args()
-    binaries = options.binaries.resolve()
+    options = arguments(__doc__, 15)
+    binaries = options.binaries
     totals, stages = [], []
     for ranks in WORLDS:
-        jobs = measure_worlds(binaries, options.rounds, ranks)
+        jobs = in_turn(lambda name: run_job(binaries, ranks, CONTENDERS[name]), CONTENDERS, options.rounds,
+                       f"wireup: {ranks} ranks")
         totals += world_rows(ranks, jobs)
         stages += stage_rows(ranks, jobs)
     keys = key_rows(binaries, options.rounds)

@@ -7,9 +7,9 @@ import sys
 import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
-from test_libddp_torch import BIN, ROOT, adapter, run  # noqa: E402, F401
+from jobs import SUPPORT, adapter, ddprun, run  # noqa: E402, F401
 
-JOB = ROOT / "tests" / "support" / "advise_job.py"
+JOB = SUPPORT / "advise_job.py"
 FIRST, MEASURED, TRIAL = 5, 8, 24  # batches: left out, measured, of a trial
 BEFORE = FIRST + MEASURED
 SETTINGS = {"ddp": ["buckets of 5 MiB", "gradient_as_bucket_view", "fp16 gradients in the exchange", "bf16 gradients in the exchange",
@@ -46,7 +46,7 @@ def test_trials_run_with_other_settings_and_leave_no_trace(adapter, kind):  # no
     assert len(steps) == total
     ends = [BEFORE + TRIAL * number - 1 for number in range(trials + 1)]
     assert len({steps[end]["state"] for end in ends}) == 1, "a trial's steps have left a trace"
-    plain = run(BIN / "ddprun", "--bind=none", "-n", 2, sys.executable, JOB, kind, total, 0, f"{BEFORE}:{BEFORE + trials * TRIAL}")
+    plain = ddprun(2, JOB, kind, total, 0, f"{BEFORE}:{BEFORE + trials * TRIAL}")
     assert plain.returncode == 0, plain.stderr
     expected = batches(plain)
     assert [each["state"] for each in expected] == [each["state"] for each in steps[:BEFORE] + steps[-4:]]

@@ -12,11 +12,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-BIN = Path(os.environ.get("DDP_BIN_DIR", ROOT / "build" / "dev" / "bin"))
-SITE = ROOT / "build" / "python" / "site"
-if not (SITE / "libddp").is_dir() or not (BIN / "ddprun").exists():
-    pytest.skip("the package or ddprun is not built: scripts/python-package, scripts/build", allow_module_level=True)
+from jobs import BIN, ROOT, SITE, environment
+
 pytest.importorskip("numpy", reason="numpy is not installed (scripts/python-env)")
 sys.path.insert(0, str(SITE))
 import libddp  # noqa: E402
@@ -24,7 +21,6 @@ import libddp.elastic  # noqa: E402
 
 # Longest time for one change on a busy machine.
 PATIENCE = 120
-OUTSIDE = re.compile("(PET|DDP|PMIX?|SLURM|TORCHELASTIC|OMPI|MASTER|PYTHON)_|PYTHONPATH|(.*_)?RANK$|.*WORLD_SIZE$")
 
 
 class Job:
@@ -37,9 +33,8 @@ class Job:
             endpoint = f"localhost:{free.getsockname()[1]}"
         meet = ["--nnodes=1:4", "--rdzv-backend=c10d", f"--rdzv-endpoint={endpoint}", "--shutdown-timeout=20",
                 "--rdzv-conf=last_call_timeout=1,scale_up_delay=0.2"]
-        kept = {name: value for name, value in os.environ.items() if not OUTSIDE.match(name)}
-        self.environment = {**kept, "PYTHONPATH": str(SITE), "OMP_NUM_THREADS": "1", "DDP_RDZV_SECRET": "for this test",
-                            "XDG_STATE_HOME": str(folder), "PATH": f"{Path(sys.executable).parent}:{kept['PATH']}"}
+        self.environment = environment(DDP_RDZV_SECRET="for this test", XDG_STATE_HOME=str(folder),
+                                       PATH=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
         self.command = [BIN / "ddprun", *meet, *options]
         self.nodes = []
         self.leader = self.folder / "0.log"

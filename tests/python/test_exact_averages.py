@@ -2,18 +2,17 @@
 any order, and beside ranks that have run out of inputs. tests/support/exact_job.py."""
 
 import re
-import sys
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-from test_libddp_torch import BIN, ROOT, adapter, python, run  # noqa: E402, F401
+from jobs import SUPPORT, adapter, ddprun, python  # noqa: E402, F401
 
-JOB = ROOT / "tests" / "support" / "exact_job.py"
+JOB = SUPPORT / "exact_job.py"
 
 
 def digests(ranks, *methods):
-    done = run(BIN / "ddprun", "--bind=none", "-n", ranks, sys.executable, JOB, *methods)
+    done = ddprun(ranks, JOB, *methods)
     assert done.returncode == 0, done.stdout + done.stderr
     found = dict(re.findall(r"DIGEST (\S+) (\w+)", done.stdout))
     assert list(found) == list(methods)

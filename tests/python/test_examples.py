@@ -4,29 +4,18 @@ import os
 import re
 import shutil
 import socket
-import subprocess
 import sys
 from pathlib import Path
 
-import forked
 import pytest
 
 pytest.importorskip("torch", reason="torch is not installed (scripts/python-env)")
-ROOT = Path(__file__).resolve().parents[2]
-BIN = Path(os.environ.get("DDP_BIN_DIR", ROOT / "build" / "dev" / "bin"))
-SITE = ROOT / "build" / "python" / "site"
-if not (SITE / "libddp").is_dir() or not (BIN / "ddprun").exists():
-    pytest.skip("the package or ddprun is not built: scripts/python-package, scripts/build", allow_module_level=True)
+import jobs  # noqa: E402
+from jobs import BIN, ROOT  # noqa: E402
+
 EXAMPLES = ROOT / "examples"
-# Longest time for one command on a busy machine.
-PATIENCE = 240
-OUTSIDE = re.compile("(PET|DDP|PMIX?|SLURM|TORCHELASTIC|OMPI|MASTER|PYTHON)_|PYTHONPATH|(.*_)?RANK$|.*WORLD_SIZE$")
-
-
-def environment():
-    kept = {name: value for name, value in os.environ.items() if not OUTSIDE.match(name)}
-    return {**kept, "PYTHONPATH": str(SITE), "PATH": f"{Path(sys.executable).parent}:{kept['PATH']}",
-            "OMP_NUM_THREADS": "1", "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+VARIABLES = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+             "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
 def output_of(done):
@@ -35,12 +24,11 @@ def output_of(done):
 
 
 def run(*command):
-    return output_of(subprocess.run([str(word) for word in command], timeout=PATIENCE, capture_output=True, text=True,
-                                    stdin=subprocess.DEVNULL, cwd="/", env=environment()))
+    return output_of(jobs.run(*command, **VARIABLES))
 
 
 def torchrun(*command):
-    return output_of(forked.python("-m", "torch.distributed.run", *command, environment=environment(), timeout=PATIENCE))
+    return output_of(jobs.python("-m", "torch.distributed.run", *command, **VARIABLES))
 
 
 def test_p2p_finds_its_ranks(tmp_path):

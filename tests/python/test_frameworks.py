@@ -7,11 +7,10 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from test_libddp_torch import BIN, ROOT, run
+from jobs import BIN, SUPPORT, run
 
 PYTHON = os.environ.get("DDP_FRAMEWORKS_PYTHON", sys.executable)
 
@@ -23,8 +22,7 @@ def test_trains_unchanged(name, backends):
         pytest.skip(f"{PYTHON} has no {name}")
     states = set()
     for backend in backends:
-        done = run(BIN / "ddprun", "--bind=none", "--nproc-per-node=2", PYTHON, ROOT / "tests" / "support" / f"{name}_job.py",
-                   backend)
+        done = run(BIN / "ddprun", "--bind=none", "--nproc-per-node=2", PYTHON, SUPPORT / f"{name}_job.py", backend)
         lines = re.findall(rf"TRAINED (\d) 2 {backend} (.*)", done.stdout)
         assert done.returncode == 0 and sorted(rank for rank, _ in lines) == ["0", "1"], done.stdout + done.stderr
         states |= {state for _, state in lines}

@@ -10,14 +10,10 @@ import time
 import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
-from test_libddp_torch import BIN, ROOT, SITE, adapter, python, run  # noqa: E402, F401
+from jobs import BIN, ROOT, SITE, SUPPORT, adapter, checked, checked_by, ddprun, python, run  # noqa: E402, F401
 
-JOB = ROOT / "tests" / "support" / "horovod_job.py"
-MPI = ROOT / "tests" / "support" / "mpi_job.py"
-
-
-def job(ranks, program, *arguments, options=(), **variables):
-    return run(BIN / "ddprun", "--bind=none", "-n", ranks, *options, sys.executable, program, *arguments, **variables)
+JOB = SUPPORT / "horovod_job.py"
+MPI = SUPPORT / "mpi_job.py"
 
 
 @pytest.mark.parametrize("ranks, checks", [
@@ -29,17 +25,15 @@ def job(ranks, program, *arguments, options=(), **variables):
     (4, ["orders", "leaves"]),
 ], ids=["operations", "optimizers", "two", "four"])
 def test_checks(adapter, ranks, checks):
-    done = job(ranks, JOB, *checks)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert sorted(re.findall(r"CHECKED (\w+ \d)", done.stdout)) == sorted(
-        f"{name} {rank}" for name in checks for rank in range(ranks))
+    done = ddprun(ranks, JOB, *checks)
+    checked(done, checks, ranks)
     assert "Fatal Python error" not in done.stderr and "terminate called" not in done.stderr, done.stderr
 
 
 @pytest.mark.parametrize("check", ["killed", "killed_in_a_step"])
 def test_a_killed_rank_is_an_exception_in_the_others(adapter, check):
-    done = job(3, JOB, check)
-    assert f"CHECKED {check} 0" in done.stdout and f"CHECKED {check} 1" in done.stdout, done.stdout + done.stderr
+    done = ddprun(3, JOB, check)
+    checked_by(done, check, "01")
 
 
 def test_worlds_of_a_part_of_the_ranks_begin_beside_each_other():
@@ -95,8 +89,8 @@ def test_a_stalled_operation_is_reported_with_what_the_missing_rank_does_and_end
     if not shutil.which("py-spy"):  # what it prints, for one rank
         (tmp_path / "py-spy").write_text("#!/bin/sh\nprintf 'Thread %s (idle): \"MainThread\"\\n    loads_a_batch (train.py:5)\\n' $3\n")
         (tmp_path / "py-spy").chmod(0o755)
-    done = job(2, tmp_path / "train.py", HOROVOD_STALL_CHECK_TIME_SECONDS="0.5", HOROVOD_STALL_SHUTDOWN_TIME_SECONDS="6",
-               PATH=f"{os.environ['PATH']}:{tmp_path}")
+    done = ddprun(2, tmp_path / "train.py", HOROVOD_STALL_CHECK_TIME_SECONDS="0.5",
+                  HOROVOD_STALL_SHUTDOWN_TIME_SECONDS="6", PATH=f"{os.environ['PATH']}:{tmp_path}")
     assert done.returncode == 1, done.stdout + done.stderr
     assert "all_reduce 'layer.weight' waits for rank 1; rank 1 has submitted nothing else" in done.stderr, done.stderr
     instead = r"rank 1 is in loads_a_batch \(.*train.py:5\).*; it submitted all_reduce 'loss' last, \d+ s ago"
@@ -115,18 +109,18 @@ def test_a_rank_that_waits_in_another_group_is_reported_with_its_operation():
 
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_mpi(ranks):
-    done = job(ranks, MPI)
+    done = ddprun(ranks, MPI)
     assert done.returncode == 0, done.stdout + done.stderr
     assert sorted(re.findall(r"CHECKED (\d)", done.stdout)) == [str(rank) for rank in range(ranks)]
 
 
 def test_abort_ends_the_job_with_its_status():
-    done = job(2, MPI, "abort")
+    done = ddprun(2, MPI, "abort")
     assert done.returncode == 7 and "MPI.Abort(7) called by rank 1" in done.stderr, done.stdout + done.stderr
 
 
 def test_what_one_rank_cannot_pickle_ends_the_job_with_its_reason():
-    done = job(2, MPI, "pickle")
+    done = ddprun(2, MPI, "pickle")
     assert done.returncode == 1 and re.search(r"Root Cause.*?rank +: 1 .*?pickle", done.stderr, re.S), done.stderr
 
 
@@ -157,19 +151,19 @@ sys.stdout.write(f"UNCHANGED {{hvd.rank()}}\\n")  # at once, as both ranks write
 def test_an_unchanged_program_of_horovod_and_mpi4py(tmp_path):
     program = tmp_path / "train.py"
     program.write_text(UNCHANGED.format(site=str(SITE)))
-    done = job(2, program, options=["--as", "horovod,mpi4py"])
+    done = ddprun(2, program, options=["--as", "horovod,mpi4py"])
     assert done.returncode == 0, done.stdout + done.stderr
     assert sorted(re.findall(r"UNCHANGED (\d)", done.stdout)) == ["0", "1"]
     assert done.stderr.count("horovod is libddp.horovod") == 1 and done.stderr.count("mpi4py is libddp.mpi") == 1, done.stderr
     assert done.stderr.count("libddp has no horovod.tensorflow") == 1, done.stderr
-    without = job(2, program)
+    without = ddprun(2, program)
     assert without.returncode == 1 and "No module named 'horovod'" in without.stderr, without.stderr
     (tmp_path / "installed" / "horovod").mkdir(parents=True)
     (tmp_path / "installed" / "horovod" / "__init__.py").write_text("raise SystemExit('the installed one')")
     beside = {"PYTHONPATH": f"{SITE}:{tmp_path / 'installed'}"}
-    own = job(2, program, options=["--as", "horovod,mpi4py"], **beside)
+    own = ddprun(2, program, options=["--as", "horovod,mpi4py"], **beside)
     assert own.returncode == 0 and own.stderr.count("horovod is libddp.horovod") == 1, own.stdout + own.stderr
-    left = job(2, program, **beside)
+    left = ddprun(2, program, **beside)
     assert left.returncode == 1 and "the installed one" in left.stderr and "is libddp" not in left.stderr, left.stderr
 
 
@@ -177,9 +171,9 @@ def test_the_example_trains_alike_under_its_names_and_libddps(tmp_path):
     example = ROOT / "examples" / "horovod_train" / "train.py"
     program = tmp_path / "as_it_is.py"
     program.write_text(f"import runpy, site; site.addsitedir({str(SITE)!r}); runpy.run_path({str(example)!r}, run_name='__main__')\n")
-    own = job(2, example, "--libddp", "--save", tmp_path / "saved")
+    own = ddprun(2, example, "--libddp", "--save", tmp_path / "saved")
     assert own.returncode == 0, own.stdout + own.stderr
-    given = job(2, program, options=["--as", "horovod,mpi4py"])
+    given = ddprun(2, program, options=["--as", "horovod,mpi4py"])
     assert given.returncode == 0, given.stdout + given.stderr
     weights = [re.findall(r"weights (-?[\d.]+)", done.stdout) for done in (own, given)]
     assert len(weights[0]) == 2 and len({*weights[0], *weights[1]}) == 1, weights
@@ -430,7 +424,7 @@ hvd.barrier()
 """
     (tmp_path / "train.py").write_text(program)
     file = tmp_path / "timeline.json"
-    done = job(3, tmp_path / "train.py", file)
+    done = ddprun(3, tmp_path / "train.py", file)
     assert done.returncode == 0 and not done.stderr, done.stdout + done.stderr
     events = json.loads(file.read_text())
     assert events[0]["args"]["start_time_since_epoch_in_micros"] > 1e15
@@ -522,7 +516,8 @@ while True:
         os.kill(os.getpid(), 9)
 """
     (tmp_path / "train.py").write_text(program)
-    done = job(2, tmp_path / "train.py", HOROVOD_TIMELINE=tmp_path / "timeline.json", HOROVOD_TIMELINE_MARK_CYCLES="1")
+    done = ddprun(2, tmp_path / "train.py", HOROVOD_TIMELINE=tmp_path / "timeline.json",
+                  HOROVOD_TIMELINE_MARK_CYCLES="1")
     assert done.returncode != 0 and "SIGKILL" in done.stdout + done.stderr and "Assertion" not in done.stderr, done.stdout + done.stderr
     events = json.loads((tmp_path / "timeline.json").read_text())
     assert any(each["name"] == "CYCLE_START" for each in events)

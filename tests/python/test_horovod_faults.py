@@ -10,10 +10,10 @@ import forked
 import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
-from test_libddp_torch import BIN, ROOT, adapter, environment, run  # noqa: E402, F401
+from jobs import BIN, SUPPORT, adapter, environment, run  # noqa: E402, F401
 from torch.distributed import TCPStore  # noqa: E402
 
-JOB = ROOT / "tests" / "support" / "horovod_job.py"
+JOB = SUPPORT / "horovod_job.py"
 
 
 def ranks(count, *checks, **variables):

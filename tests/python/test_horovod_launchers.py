@@ -1,15 +1,14 @@
 """libddp.horovod under other launchers on this host, and libddp beside a real mpi4py, in either order. ddprun: test_horovod.py."""
 
-import re
 import shutil
 import sys
 
 import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
-from test_libddp_torch import BIN, ROOT, adapter, run  # noqa: E402, F401
+from jobs import BIN, SUPPORT, adapter, checked, run  # noqa: E402, F401
 
-JOB = ROOT / "tests" / "support" / "horovod_job.py"
+JOB = SUPPORT / "horovod_job.py"
 MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", 2]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", 2, "--no-python"]
 
@@ -19,8 +18,7 @@ def test_a_script_runs(adapter, launcher):
     if not shutil.which(launcher[0]):
         pytest.skip(f"{launcher[0]} is not installed (scripts/dependencies test)")
     done = run(*launcher, sys.executable, JOB, "operations", "optimizer")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert sorted(re.findall(r"CHECKED (\w+ \d)", done.stdout)) == ["operations 0", "operations 1", "optimizer 0", "optimizer 1"]
+    checked(done, ["operations", "optimizer"], 2)
 
 
 BOTH = """

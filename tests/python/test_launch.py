@@ -10,7 +10,7 @@ import time
 import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
-from test_libddp_torch import SITE, environment, run  # noqa: E402
+from jobs import SITE, environment, run  # noqa: E402
 
 FUNCTIONS = r"""
 import os, sys, threading, time

@@ -1,7 +1,4 @@
-"""The package libddp: its checks (tests/support/libddp_checks) under ddprun, its wheel, its types.
-
-scripts/python-package makes it in build/python; DDP_BIN_DIR: where ddprun is.
-"""
+"""The package libddp: its checks (tests/support/libddp_checks) under ddprun, its wheel, its types."""
 
 import os
 import re
@@ -9,35 +6,21 @@ import shutil
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-BIN = Path(os.environ.get("DDP_BIN_DIR", ROOT / "build" / "dev" / "bin"))
-SITE = ROOT / "build" / "python" / "site"
+from jobs import BIN, PATIENCE, ROOT, SITE, SUPPORT, checked, checked_by, environment, run
+
 WHEELS = list((ROOT / "build" / "python" / "wheel").glob("*.whl"))
-JOB = ROOT / "tests" / "support" / "libddp_job.py"
-if not (SITE / "libddp").is_dir() or not (BIN / "ddprun").exists():
-    pytest.skip("the package or ddprun is not built: scripts/python-package, scripts/build", allow_module_level=True)
-# Longest time for one command on a busy machine.
-PATIENCE = 180
-# What tells a process who it is: not to be inherited from where the tests run.
-OUTSIDE = re.compile("(PET|DDP|PMIX?|SLURM|TORCHELASTIC|OMPI|MASTER|PYTHON)_|PYTHONPATH|(.*_)?RANK$|.*WORLD_SIZE$")
-
-
-def run(*command, **variables):
-    kept = {name: value for name, value in os.environ.items() if not OUTSIDE.match(name)}
-    return subprocess.run([str(word) for word in command], timeout=PATIENCE, capture_output=True, text=True,
-                          stdin=subprocess.DEVNULL, cwd="/", env={**kept, **variables})
+JOB = SUPPORT / "libddp_job.py"
 
 
 def python(*arguments, **variables):
-    return run(sys.executable, *arguments, PYTHONPATH=str(SITE), **variables)
+    return run(sys.executable, *arguments, **variables)
 
 
 def job(ranks, *checks):
-    return run(BIN / "ddprun", "--nproc-per-node", ranks, sys.executable, JOB, *checks, PYTHONPATH=str(SITE))
+    return run(BIN / "ddprun", "--nproc-per-node", ranks, sys.executable, JOB, *checks)
 
 
 @pytest.mark.parametrize("ranks, checks", [
@@ -48,15 +31,13 @@ def job(ranks, *checks):
 ], ids=["tensors", "training", "waiting"])
 def test_checks(ranks, checks):
     done = job(ranks, *checks)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert sorted(re.findall(r"CHECKED (\w+ \d)", done.stdout)) == sorted(
-        f"{name} {rank}" for name in checks for rank in range(ranks))
+    checked(done, checks, ranks)
     assert "Traceback" not in done.stderr and "leaked" not in done.stderr, done.stderr
 
 
 def test_a_dead_rank_is_an_exception_in_the_others():
     done = job(3, "peer_dies")
-    assert "CHECKED peer_dies 0" in done.stdout and "CHECKED peer_dies 1" in done.stdout, done.stdout + done.stderr
+    checked_by(done, "peer_dies", "01")
 
 
 def test_an_absent_rank_is_a_timeout():
@@ -146,26 +127,27 @@ def test_what_cannot_be_imported_says_why(tmp_path):
     for name, words in (("_core.cpython-39-x86_64-linux-gnu.so", "for another Python than this"), (core.name, "cannot be loaded")):
         core = core.rename(package / name)
         core.write_bytes(b"no library")
-        done = run(sys.executable, "-c", "import libddp", PYTHONPATH=str(tmp_path))
+        done = python("-c", "import libddp", PYTHONPATH=str(tmp_path))
         assert words in done.stderr and done.returncode == 1, done.stderr
     core.unlink()
-    done = run(sys.executable, "-c", "import libddp", PYTHONPATH=str(tmp_path))
+    done = python("-c", "import libddp", PYTHONPATH=str(tmp_path))
     assert "not built here" in done.stderr, done.stderr
 
 
 def test_the_wheel_in_an_environment_of_its_own(tmp_path):
     assert len(WHEELS) == 1, WHEELS
-    assert run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv").returncode == 0
+    alone = {"PYTHONPATH": ""}
+    assert python("-m", "venv", "--without-pip", tmp_path / "venv", **alone).returncode == 0
     inside = tmp_path / "venv" / "bin" / "python"
-    done = run(sys.executable, "-m", "pip", "--python", inside, "install", "--no-index", "--no-deps", WHEELS[0])
+    done = python("-m", "pip", "--python", inside, "install", "--no-index", "--no-deps", WHEELS[0], **alone)
     assert done.returncode == 0, done.stdout + done.stderr
     program = "import libddp, array; g = libddp.init().process_group(); a = array.array('f', [2]); " \
               "g.all_reduce(a).wait(); print(libddp.__file__, a[0])"
-    done = run(inside, "-c", program)
+    done = run(inside, "-c", program, **alone)
     assert done.stdout.startswith(str(tmp_path)) and done.stdout.endswith("2.0\n"), done.stdout + done.stderr
-    done = run(inside, "-m", "libddp", "version")
+    done = run(inside, "-m", "libddp", "version", **alone)
     assert done.returncode == 0 and "0." in done.stdout, done.stdout + done.stderr
-    assert run(inside, "-m", "libddp", "no-such-command").returncode not in (0, 126, 127)
+    assert run(inside, "-m", "libddp", "no-such-command", **alone).returncode not in (0, 126, 127)
 
 
 TYPES = """
@@ -215,10 +197,8 @@ def test_types(tmp_path):
 
 def test_torch_distributed_by_the_launcher():
     pytest.importorskip("torch", reason="torch is not installed")
-    done = run(BIN / "ddprun", "--nproc-per-node", 2, sys.executable, JOB.parent / "libddp_torch_job.py",
-               PYTHONPATH=str(SITE))
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert sorted(re.findall(r"CHECKED torch \d", done.stdout)) == ["CHECKED torch 0", "CHECKED torch 1"]
+    done = run(BIN / "ddprun", "--nproc-per-node", 2, sys.executable, JOB.parent / "libddp_torch_job.py")
+    checked(done, ["torch"], 2)
 
 
 TWO_VERSIONS = """
@@ -240,8 +220,7 @@ def test_ranks_with_other_versions_are_named_before_training(tmp_path):
     (library,) = (file for file in (package / "lib").glob("libddp.so.*") if not file.is_symlink())
     library.write_bytes(library.read_bytes().replace(f"\0{own}\0".encode(), f"\0{other}\0".encode()))
     choose = f'[ "$RANK" != 1 ] || PYTHONPATH={tmp_path}; exec "$0" -c "$1"'
-    done = run(BIN / "ddprun", "--bind=none", "--nproc-per-node=3", "sh", "-c", choose, sys.executable, TWO_VERSIONS,
-               PYTHONPATH=str(SITE))
+    done = run(BIN / "ddprun", "--bind=none", "--nproc-per-node=3", "sh", "-c", choose, sys.executable, TWO_VERSIONS)
     told = sorted(re.findall(r"REFUSED (\d) (\S+) (\(.*?\)) (.*)", done.stdout))
     assert [line[:3] for line in told] == [(str(rank), other if rank == 1 else own, "(0, 1, 2)") for rank in range(3)], (
         done.stdout + done.stderr)
@@ -295,7 +274,7 @@ if __name__ == "__main__":
 def test_children_of_a_rank_are_told_that_its_place_is_taken(tmp_path):
     (tmp_path / "children.py").write_text(CHILDREN)
     wrapper = ["sh", "-c", '"$@"; exit $?', "wrapper", sys.executable, tmp_path / "children.py", BIN / "ddprun"]  # which forks
-    done = run(BIN / "ddprun", "--bind=none", "--nproc-per-node=2", *wrapper, PYTHONPATH=str(SITE))
+    done = run(BIN / "ddprun", "--bind=none", "--nproc-per-node=2", *wrapper)
     assert done.returncode == 0 and done.stdout.count("ENDED") == 2, done.stdout + done.stderr
 
 
@@ -313,7 +292,7 @@ def test_torchrun_meets_by_the_launcher(tmp_path):
     pytest.importorskip("torch", reason="torch is not installed")
     (tmp_path / "rank.py").write_text(TORCHRUN_RANK)
     torchrun = ["-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=2", "--rdzv-backend=pmix"]
-    done = run(BIN / "ddprun", "--nproc-per-node", 2, sys.executable, *torchrun, tmp_path / "rank.py", PYTHONPATH=str(SITE))
+    done = run(BIN / "ddprun", "--nproc-per-node", 2, sys.executable, *torchrun, tmp_path / "rank.py")
     assert done.returncode == 0, done.stdout + done.stderr
     assert sorted(re.findall("RANK .*", done.stdout)) == [f"RANK {rank} {rank // 2} torchrun 15" for rank in range(4)]
 
@@ -323,12 +302,12 @@ def test_ranks_whose_store_no_agent_serves_may_differ_in_restarts(tmp_path):
     distributed = pytest.importorskip("torch.distributed", reason="torch is not installed")
     (tmp_path / "rank.py").write_text(TORCHRUN_RANK)
     store = distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    kept = {name: value for name, value in os.environ.items() if not OUTSIDE.match(name)}
-    common = {"PYTHONPATH": str(SITE), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "WORLD_SIZE": "2",
+    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "WORLD_SIZE": "2",
               "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "GROUP_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "late",
               "TORCHELASTIC_USE_AGENT_STORE": "False", "TORCHELASTIC_MAX_RESTARTS": "9", "DDP_INIT_TIMEOUT": "60"}
     ranks = [subprocess.Popen([sys.executable, tmp_path / "rank.py"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                              env={**kept, **common, "RANK": str(rank), "GROUP_RANK": str(rank), "TORCHELASTIC_RESTART_COUNT": restarts})
+                              env=environment(**common, RANK=str(rank), GROUP_RANK=str(rank),
+                                              TORCHELASTIC_RESTART_COUNT=restarts))
              for rank, restarts in enumerate("20")]
     said = [each.communicate(timeout=PATIENCE)[0] for each in ranks]
     assert said == [f"RANK {rank} {rank} torchrun 3\n" for rank in range(2)], said
@@ -357,15 +336,14 @@ def test_torchrun_meets_again_by_the_launcher(tmp_path):
     pytest.importorskip("torch", reason="torch is not installed")
     (tmp_path / "rank.py").write_text(TORCHRUN_RESTARTED)
     torchrun = ["-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=2", "--rdzv-backend=pmix", "--max-restarts=1"]
-    done = run(BIN / "ddprun", "--nproc-per-node", 2, sys.executable, *torchrun, tmp_path / "rank.py", tmp_path,
-               PYTHONPATH=str(SITE))
+    done = run(BIN / "ddprun", "--nproc-per-node", 2, sys.executable, *torchrun, tmp_path / "rank.py", tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     # the node that failed has spent its restart
     assert sorted(re.findall("RANK .*", done.stdout)) == [f"RANK {rank} {rank // 2} 15" for rank in range(4)]
     without = run(BIN / "ddprun", "--nproc-per-node", 2, "--failure-grace", 10, sys.executable, *torchrun[:-1], "--max-restarts=0",
-                  tmp_path / "rank.py", tmp_path, PYTHONPATH=str(SITE))
+                  tmp_path / "rank.py", tmp_path)
     assert without.returncode == 0, "the file says that it is the second start"
     (tmp_path / "first").unlink()
     without = run(BIN / "ddprun", "--nproc-per-node", 2, "--failure-grace", 0, "--shutdown-timeout", 5, sys.executable, *torchrun[:-1],
-                  "--max-restarts=0", tmp_path / "rank.py", tmp_path, PYTHONPATH=str(SITE))
+                  "--max-restarts=0", tmp_path / "rank.py", tmp_path)
     assert without.returncode != 0

@@ -12,14 +12,13 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
-from test_libddp_torch import BIN, SITE, adapter, environment  # noqa: E402, F401
-from test_libddp_torch import run as run_command  # noqa: E402
+from jobs import BIN, SITE, adapter, environment  # noqa: E402, F401
+from jobs import run as run_command  # noqa: E402
 
 
-def run(program, timeout=300, **variables):
+def run(program, **variables):
     """With the entry point of the package, which forked.python would not have."""
-    done = subprocess.run([sys.executable, "-c", program], timeout=timeout, capture_output=True, text=True,
-                          stdin=subprocess.DEVNULL, cwd="/", env=environment(**variables))
+    done = run_command(sys.executable, "-c", program, **variables)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

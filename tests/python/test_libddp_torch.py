@@ -1,56 +1,20 @@
-"""libddp.torch: the backend "ddp" and DistributedDataParallel, by tests/support/libddp_torch_parallel.py under ddprun.
-
-scripts/python-package makes the package in build/python; DDP_BIN_DIR: where ddprun is. The adapter to PyTorch is compiled once,
-into build/python/cache.
-"""
+"""libddp.torch: the backend "ddp" and DistributedDataParallel, by tests/support/libddp_torch_parallel.py."""
 
 import os
 import re
 import shutil
-import subprocess
 import sys
-from pathlib import Path
 
-import forked
 import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
-ROOT = Path(__file__).resolve().parents[2]
-BIN = Path(os.environ.get("DDP_BIN_DIR", ROOT / "build" / "dev" / "bin"))
-SITE = ROOT / "build" / "python" / "site"
-CACHE = ROOT / "build" / "python" / "cache"
-JOB = ROOT / "tests" / "support" / "libddp_torch_parallel.py"
-if not (SITE / "libddp").is_dir() or not (BIN / "ddprun").exists():
-    pytest.skip("the package or ddprun is not built: scripts/python-package, scripts/build", allow_module_level=True)
-PATIENCE = 300
-COMPILE_PATIENCE = 1200
-COMPILER = {"CXX": "ccache g++", "CCACHE_BASEDIR": str(ROOT), "CCACHE_NOHASHDIR": "1"} if shutil.which("ccache") else {}
-OUTSIDE = re.compile("(PET|DDP|PMIX?|SLURM|TORCHELASTIC|TORCH|OMPI|MASTER|PYTHON)_|PYTHONPATH|(.*_)?RANK$|.*WORLD_SIZE$")
+from jobs import BIN, ROOT, SUPPORT, adapter, checked, ddprun, python, run  # noqa: E402, F401
 
-
-def environment(**variables):
-    kept = {name: value for name, value in os.environ.items() if not OUTSIDE.match(name)}
-    return {**kept, "PYTHONPATH": str(SITE), "DDP_TORCH_CACHE": str(CACHE), "OMP_NUM_THREADS": "1", **COMPILER, **variables}
-
-
-def run(*command, timeout=PATIENCE, **variables):
-    return subprocess.run([str(word) for word in command], timeout=timeout, capture_output=True, text=True,
-                          stdin=subprocess.DEVNULL, cwd="/", env=environment(**variables))
-
-
-def python(*arguments, timeout=PATIENCE, **variables):
-    return forked.python(*arguments, environment=environment(**variables), timeout=timeout)
-
-
-@pytest.fixture(scope="module")
-def adapter():
-    done = python("-m", "libddp.torch", timeout=COMPILE_PATIENCE)
-    assert done.returncode == 0 and Path(done.stdout.strip()).exists(), done.stdout + done.stderr
-    return Path(done.stdout.strip())
+JOB = SUPPORT / "libddp_torch_parallel.py"
 
 
 def job(ranks, *checks, **variables):
-    return run(BIN / "ddprun", "--bind=none", "--nproc-per-node", ranks, sys.executable, JOB, *checks, **variables)
+    return ddprun(ranks, JOB, *checks, **variables)
 
 
 @pytest.mark.parametrize("ranks, checks", [
@@ -65,9 +29,7 @@ def job(ranks, *checks, **variables):
 ], ids=["equality", "features"])
 def test_checks(adapter, ranks, checks):
     done = job(ranks, *checks, TEST_INIT_METHOD="pmix://" if ranks == 3 else "env://")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert sorted(re.findall(r"CHECKED (\w+ \d)", done.stdout)) == sorted(
-        f"{name} {rank}" for name in checks for rank in range(ranks))
+    checked(done, checks, ranks)
     assert "Fatal Python error" not in done.stderr and "terminate called" not in done.stderr, done.stderr
 
 
@@ -160,7 +122,7 @@ raise KeyboardInterrupt  # as a program that does not catch it
 
 def test_ctrl_c_ends_waits_in_c_plus_plus(adapter, tmp_path):
     (tmp_path / "waits.py").write_text(INTERRUPTED)
-    done = run(BIN / "ddprun", "--bind=none", "--nproc-per-node=2", sys.executable, tmp_path / "waits.py", timeout=90)
+    done = ddprun(2, tmp_path / "waits.py", timeout=90)
     assert sorted(re.findall(r"INTERRUPTED (\w+) True", done.stdout)) == [
         "backward0", "backward1", "barrier", "init", "monitored_barrier", "wait"], done.stdout + done.stderr
     assert "KeyboardInterrupt" in done.stderr and not re.search("Fatal|terminate called|SIGABRT|SIGSEGV", done.stderr), done.stderr
@@ -179,7 +141,7 @@ if dist.get_backend() != "ddp":
 @pytest.mark.parametrize("options, backend, ranks", [(["--backend=ddp"], "ddp", 2), ([], "undefined", 1)])
 def test_a_script_that_says_nothing(adapter, tmp_path, options, backend, ranks):
     (tmp_path / "train.py").write_text(SAYS_NOTHING)
-    done = run(BIN / "ddprun", "--bind=none", *options, "--nproc-per-node", ranks, sys.executable, tmp_path / "train.py")
+    done = ddprun(ranks, tmp_path / "train.py", options=options)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count(f"BACKEND {backend} {ranks}") == ranks, done.stdout
 

@@ -7,7 +7,6 @@ scripts/python-package makes the package in build/python; DDP_BIN_DIR: where ddp
 
 import importlib
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -16,10 +15,10 @@ from pathlib import Path
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
-from test_libddp_torch import (BIN, COMPILE_PATIENCE, COMPILER, JOB, PATIENCE, ROOT, SITE, adapter,  # noqa: E402, F401
-                               environment, run)
+from jobs import (BIN, COMPILE_PATIENCE, COMPILER, PATIENCE, ROOT, SITE, SUPPORT, adapter, checked,  # noqa: E402, F401
+                  environment, run)
 
-CUDA_JOB = JOB.with_name("libddp_torch_cuda.py")
+CUDA_JOB = SUPPORT / "libddp_torch_cuda.py"
 LIBRARIES = BIN.parent / "lib"
 REAL = torch.cuda.is_available()
 if not (SITE / "libddp" / "lib" / "libddp_nccl.so").exists():
@@ -72,9 +71,7 @@ def test_checks(cuda, ranks, checks):
     """What the doubles do in streams and threads comes later, by times drawn from a seed."""
     done = run(BIN / "ddprun", "--bind=none", "--gpus=none", "--backend=ddp", "--nproc-per-node", ranks, sys.executable, CUDA_JOB, *checks,
                timeout=120 if REAL else PATIENCE, **cuda, FAKE_CUDA_JITTER_SEED=os.environ.get("DDP_TEST_JITTER_SEED", "5"), FAKE_NCCL_JITTER="5")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert sorted(re.findall(r"CHECKED (\w+ \d)", done.stdout)) == sorted(
-        f"{name} {rank}" for name in checks for rank in range(ranks))
+    checked(done, checks, ranks)
     assert "fake NCCL: " not in done.stderr, f"complaints of the double: {done.stderr}"
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
-from test_libddp_torch import BIN, PATIENCE, ROOT, adapter, environment, run  # noqa: E402, F401
+from jobs import BIN, PATIENCE, SUPPORT, adapter, ddprun, environment  # noqa: E402, F401
 
-JOB = ROOT / "tests" / "support" / "pmix_store_job.py"
+JOB = SUPPORT / "pmix_store_job.py"
 STORE_REFUSED = "the job's store refused a connection from"
 
 
@@ -26,12 +26,12 @@ def expect_met(done, ranks, of_launcher):
 
 
 def test_the_launchers_store_is_used_where_there_is_one():
-    done = run(BIN / "ddprun", "--bind=none", "--nproc-per-node", 2, sys.executable, JOB, "launchers")
+    done = ddprun(2, JOB, "launchers")
     expect_met(done, 2, True)
 
 
 def test_rank_0s_store_serves_the_jobs_user_only():
-    done = run(BIN / "ddprun", "--bind=none", "--nproc-per-node", 3, sys.executable, JOB, "own")
+    done = ddprun(3, JOB, "own")
     expect_met(done, 3, False)
 
 
@@ -57,8 +57,7 @@ def free_port():
 def test_what_ranks_tell_each_other_over_another_store_is_sealed_with_the_jobs_secret(adapter, tmp_path, known):  # noqa: F811
     """Everybody who can read a store of torch's sees all of it: here it is a file."""
     store = tmp_path / "store"
-    done = run(BIN / "ddprun", "--bind=none", "--nproc-per-node", 3, sys.executable, JOB, "sealed", store,
-               *(["world"] if known else []))
+    done = ddprun(3, JOB, "sealed", store, *(["world"] if known else []))
     assert done.returncode == 0 and len(re.findall(f"ADDED . {known}", done.stdout)) == 3, done.stdout + done.stderr
     # in the open, each rank's record has its host's name; behind its length, as a short name may be in sealed bytes by chance
     name = os.uname().nodename.encode()

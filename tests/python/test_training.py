@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
-from test_libddp_torch import BIN, ROOT, SITE, adapter, python, run  # noqa: E402, F401
+from jobs import BIN, SITE, SUPPORT, adapter, checked, checked_by, ddprun, python, run  # noqa: E402, F401
 
-JOB = ROOT / "tests" / "support" / "training_job.py"
-PARTS = ROOT / "tests" / "support" / "training_parts_job.py"
+JOB = SUPPORT / "training_job.py"
+PARTS = SUPPORT / "training_parts_job.py"
 ALONE = ["metrics_api", "measured_methods", "jumping_clocks", "bounded_metrics", "cuda_metrics", "workload", "averages", "wrong_gradients", "no_memory"]
 THREE = ["training_by_group", "uneven_data", "reduced_metrics", "raising_steps", "wrong_trainers", "spoilt_servers", "silent_server", "training_by_rpc"]
 
@@ -38,16 +38,12 @@ def test_traces_of_ranks_are_merged(tmp_path):
 
 
 def test_two_trainers_and_a_server(adapter):
-    done = run(BIN / "ddprun", "--bind=none", "-n", 3, sys.executable, JOB, *THREE)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert sorted(re.findall(r"CHECKED (\w+ \d)", done.stdout)) == sorted(f"{name} {rank}" for name in THREE for rank in range(3))
+    checked(ddprun(3, JOB, *THREE), THREE, 3)
 
 
 @pytest.mark.parametrize("check, survivors", [("killed_trainer", "02"), ("killed_server", "01"), ("killed_rpc_server", "01"), ("stopped_trainer", "02")])
 def test_a_dead_or_stopped_rank_is_named_on_the_others(adapter, check, survivors):
-    done = run(BIN / "ddprun", "--bind=none", "-n", 3, sys.executable, JOB, check)
-    for rank in survivors:
-        assert f"CHECKED {check} {rank}" in done.stdout, done.stdout + done.stderr
+    checked_by(ddprun(3, JOB, check), check, survivors)
 
 
 def benchmark(*arguments, **variables):
@@ -109,8 +105,8 @@ def test_the_benchmark_plots_bars(adapter, tmp_path):
     assert text.startswith("<?xml")
     for word in ("batch_level_metric,batch_all", "hook_future_metric,gloo_dense_allreduce", "hook_future_metric,rpc_dense", "ddp_cpu_rpc@group", "ddp_allreduce", "standard deviation"):
         assert word in text, word
-    program = ("import sys\nfrom libddp.training import MetricsLogger\nfrom libddp.training.benchmark import plot\nlogger = MetricsLogger(0)\n"
-               "with logger.measure('part'):\n    pass\nplot.write(sys.argv[1], {'alone': logger.statistics()})\n")
+    program = ("import sys\nfrom libddp.training import MetricsLogger\nfrom libddp.training.benchmark import tables\nlogger = MetricsLogger(0)\n"
+               "with logger.measure('part'):\n    pass\ntables.write_plot(sys.argv[1], {'alone': logger.statistics()})\n")
     assert python("-c", program, tmp_path / "t.png").returncode == 0
     assert (tmp_path / "t.png").read_bytes().startswith(b"\x89PNG")
 

@@ -1,24 +1,7 @@
-"""What the checks of horovod_job.py have in common: their table, and models to train."""
+"""What the checks of horovod_job.py have in common: models to train, and what they come to."""
 
 import libddp.horovod as hvd
 import torch
-
-CHECKS = {}
-
-
-def check(function):
-    CHECKS[function.__name__] = function
-    return function
-
-
-def refused(kind, call, words=""):
-    try:
-        call()
-    except kind as error:
-        assert words in str(error), error
-        return error
-    raise AssertionError(f"no {kind.__name__} with '{words}'")
-
 
 def equal_on_all(value):
     """Compares plain objects of all ranks."""

@@ -13,7 +13,8 @@ import libddp.horovod as hvd
 import torch
 from libddp.horovod import _job
 
-from horovod_checks import check, equal_on_all, momentum, refused, sample, small_model
+from horovod_checks import equal_on_all, momentum, sample, small_model
+from job_checks import check, refused
 
 
 def interrupted(call):

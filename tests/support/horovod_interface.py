@@ -9,7 +9,8 @@ import torch
 from libddp.horovod import _job
 from libddp.mpi import MPI
 
-from horovod_checks import check, equal_on_all, momentum, refused, small_model
+from horovod_checks import equal_on_all, momentum, small_model
+from job_checks import check, refused
 
 _REDUCED = "average=None, name=None, compression=none, op=None, prescale_factor=1.0, postscale_factor=1.0, process_set=global"
 _STARTED = _REDUCED.replace("compression=none, ", "")

@@ -22,7 +22,8 @@ import horovod_faults  # noqa: F401, checks
 import horovod_interface  # noqa: F401, checks
 import horovod_optimizers  # noqa: F401, checks
 import horovod_steps  # noqa: F401, checks
-from horovod_checks import CHECKS, check, equal_on_all, momentum, refused, sample, small_model
+from horovod_checks import equal_on_all, momentum, sample, small_model
+from job_checks import check, refused, run_checks
 
 
 @check
@@ -444,8 +445,4 @@ if __name__ == "__main__":
     numbers = hvd.rank(), hvd.size()
     assert hvd.local_rank() + hvd.cross_rank() * hvd.local_size() == numbers[0] and hvd.cross_size() * hvd.local_size() == numbers[1]
     assert hvd.is_homogeneous() and hvd.mpi_threads_supported()
-    for name in sys.argv[1:]:
-        CHECKS[name](*numbers)
-        # a single write, since lines of several ranks share one stream
-        sys.stdout.write(f"CHECKED {name} {numbers[0]}\n")
-        sys.stdout.flush()
+    run_checks(*numbers)

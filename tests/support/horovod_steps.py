@@ -6,7 +6,8 @@ import os
 import libddp.horovod as hvd
 import torch
 
-from horovod_checks import check, equal_on_all, momentum, refused, same, sample, small_model, trained_alone
+from horovod_checks import equal_on_all, momentum, same, sample, small_model, trained_alone
+from job_checks import check, refused
 
 
 @check

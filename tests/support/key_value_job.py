@@ -9,7 +9,6 @@ import itertools
 import math
 import os
 import signal
-import sys
 import time
 from pathlib import Path
 
@@ -20,24 +19,11 @@ from libddp import training
 from libddp.training import exact_sums
 from libddp.training.key_value_server import shard_of
 
-CHECKS = {}
+from job_checks import check, refused, run_checks
+
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE, SHORT = 60.0, 3.0
 ALL = -1
-
-
-def check(function):
-    CHECKS[function.__name__] = function
-    return function
-
-
-def refused(kind, call, *words):
-    try:
-        call()
-    except kind as error:
-        assert all(each in str(error) for each in words), error
-        return error
-    raise AssertionError(f"no {kind.__name__} with {words}")
 
 
 def sgd(parameters):
@@ -527,8 +513,4 @@ if __name__ == "__main__":
         several = libddp.init()
         numbers = several.rank, several.world_size
         several.process_group()
-    for name in sys.argv[1:]:
-        CHECKS[name](*numbers)
-        # one write, as the lines of several ranks meet in one stream
-        sys.stdout.write(f"CHECKED {name} {numbers[0]}\n")
-        sys.stdout.flush()
+    run_checks(*numbers)

@@ -22,24 +22,11 @@ import torch.distributed as dist
 from libddp import training
 from libddp.training import group_server, rpc_server
 
-CHECKS = {}
+from job_checks import check, refused, run_checks, say_checked
+
 SERVERS = training.AverageParameterServer, training.AverageBatchParameterServer
 PATIENCE = 60.0  # of servers that nothing fails
 SHORT = 3.0  # of those that a trainer lets wait
-
-
-def check(function):
-    CHECKS[function.__name__] = function
-    return function
-
-
-def refused(kind, call, *words):
-    try:
-        call()
-    except kind as error:
-        assert all(each in str(error) for each in words), error
-        return error
-    raise AssertionError(f"no {kind.__name__} with {words}")
 
 
 class World:
@@ -405,8 +392,7 @@ def stopped_trainer(rank, size):
 
     error = refused(libddp.Timeout, forever, "bucket 0 of batch 3", "no gradient of trainers 1 within 3 s")
     assert error.ranks == (1,), error
-    sys.stdout.write(f"CHECKED stopped_trainer {rank}\n")
-    sys.stdout.flush()
+    say_checked("stopped_trainer", rank)
     with contextlib.suppress(ProcessLookupError):
         os.kill(processes[1], signal.SIGKILL)
     os._exit(0)
@@ -432,17 +418,11 @@ def killed_rpc_server(rank, size):
     sent(connection, (1, 0, torch.ones(3)))
     error = refused(libddp.Error, lambda: [sent(connection, (batch, 0, torch.ones(3))) for batch in itertools.count(2)], "by RPC")
     assert error.ranks == (size - 1,) and error.code in ("timeout", "unavailable"), error
-    sys.stdout.write(f"CHECKED killed_rpc_server {rank}\n")
-    sys.stdout.flush()
+    say_checked("killed_rpc_server", rank)
     os._exit(0)  # rpc.shutdown() waits for all
 
 
 if __name__ == "__main__":
     several = libddp.init()
-    numbers = several.rank, several.world_size
     several.process_group()
-    for name in sys.argv[1:]:
-        CHECKS[name](*numbers)
-        # one write, as the lines of several ranks meet in one stream
-        sys.stdout.write(f"CHECKED {name} {numbers[0]}\n")
-        sys.stdout.flush()
+    run_checks(several.rank, several.world_size)

@@ -21,22 +21,7 @@ from libddp.training import metrics as metrics_module
 from libddp.training.benchmark.workload import DummyData, DummyModel
 from libddp.training.parameter_server import added, divided
 
-CHECKS = {}
-
-
-def check(function):
-    CHECKS[function.__name__] = function
-    return function
-
-
-def refused(kind, call, *words):
-    try:
-        call()
-    except kind as error:
-        assert all(each in str(error) for each in words), error
-        return error
-    raise AssertionError(f"no {kind.__name__} with {words}")
-
+from job_checks import CHECKS, check, refused, say_checked
 
 # ---- metrics, in one process -------------------------------------------------------------------------------------------
 
@@ -372,4 +357,4 @@ def no_memory():
 if __name__ == "__main__":
     for name in sys.argv[1:]:
         CHECKS[name]()
-        print(f"CHECKED {name}", flush=True)
+        say_checked(name)

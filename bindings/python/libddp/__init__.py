@@ -63,7 +63,7 @@ _making = threading.Lock()
 
 
 def _unusable(attempted: str, cause: str, hint: str) -> Error:
-    return _errors.make("unavailable", f"{attempted}: {cause}; {hint}", attempted, cause, "", (), hint)
+    return _errors.problem("unavailable", attempted, cause, hint=hint)
 
 
 def init(timeout: float | datetime.timedelta | None = None, *, launch: str | None = None,

@@ -49,8 +49,7 @@ _THREADS = 4  # callbacks of futures that wait for others at a time; gloo has 2
 
 
 def _unusable(cause: str, hint: str) -> libddp.Error:
-    attempted = "compiling libddp's adapter to PyTorch"
-    return _errors.make("unavailable", f"{attempted}: {cause}; {hint}", attempted, cause, "", (), hint)
+    return _errors.problem("unavailable", "compiling libddp's adapter to PyTorch", cause, hint=hint)
 
 
 def _compiler() -> list[str]:

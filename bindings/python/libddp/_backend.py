@@ -8,7 +8,7 @@ import inspect
 import secrets
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -137,9 +137,8 @@ def _timeout_of(group: dist.ProcessGroup) -> datetime.timedelta:
         return _timeouts[group.group_name]
     backend: Any = group._get_backend(group._device_types[0])
     options = getattr(getattr(backend, "wrapped_pg", backend), "options", None)  # Gloo's and NCCL's
-    limit: datetime.timedelta = getattr(options, "_timeout",
-                                        dist.distributed_c10d._get_default_timeout(dist.Backend("gloo")))
-    return limit
+    return cast(datetime.timedelta,
+                getattr(options, "_timeout", dist.distributed_c10d._get_default_timeout(dist.Backend("gloo"))))
 
 
 _device: int | None = None  # this rank's, from the first group that has one

@@ -12,11 +12,15 @@ from libddp import _adapter, _errors
 Hook = Callable[[Any, Any], torch.futures.Future[torch.Tensor]]
 
 
+def _not_wrapped(attempted: str, why: str) -> _errors.Error:
+    cause = "the module is not wrapped by libddp.torch.DistributedDataParallel"
+    return _errors.problem("invalid_argument", attempted, cause, hint=f"wrap it by that; {why}")
+
+
 def _in_cpp(name: str, make: Callable[[Any], Any], why: str = "PyTorch's class calls hooks in Python") -> Hook:
     """make(adapter) gives the hook of an engine."""
     def hook(state: object, bucket: Any) -> torch.futures.Future[torch.Tensor]:
-        raise _errors.invalid(f"calling {name}", "the module is not wrapped by libddp.torch.DistributedDataParallel",
-                              f"wrap it by that; {why}")
+        raise _not_wrapped(f"calling {name}", why)
 
     hook.__name__ = hook.__qualname__ = name
     setattr(hook, "in_cpp", make)
@@ -27,8 +31,7 @@ def exact_average_hook(state: object, bucket: Any) -> torch.futures.Future[torch
     """For register_comm_hook() of libddp.torch.DistributedDataParallel: the average over all micro-batches of all ranks, those in
     no_sync() included, whose bits depend on the micro-batches alone, not on the number of ranks. Gradients of 2^23 and more, or not
     finite, make their parameter's NaN. Sends 16 bytes for each element."""
-    raise _errors.invalid("averaging gradients exactly", "the module is not wrapped by libddp.torch.DistributedDataParallel",
-                          "wrap it by that; PyTorch's class does not show a hook the gradients of no_sync()")
+    raise _not_wrapped("averaging gradients exactly", "PyTorch's class does not show a hook the gradients of no_sync()")
 
 
 setattr(exact_average_hook, "in_cpp", lambda adapter: adapter.exact_average_hook())

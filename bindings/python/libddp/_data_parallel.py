@@ -7,7 +7,7 @@ import json
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -18,7 +18,7 @@ from torch.distributed.utils import _cast_forward_inputs, _to_kwargs
 from torch.nn.parallel import DistributedDataParallel as TorchDataParallel
 from torch.nn.parallel.distributed import _BufferCommHook, _BufferCommHookLocation
 
-from libddp import _adapter, _backend, _comm_hooks, _joining, _module_device, _observers, _outputs, _wrapped_module
+from libddp import _adapter, _backend, _comm_hooks, _joining, _observers, _wrapped_module
 
 _MiB = 1024 * 1024
 _REFUSED = "libddp.torch.DistributedDataParallel has no {}; {}"
@@ -113,9 +113,9 @@ class DistributedDataParallel(TorchDataParallel):
     def _check_module(self, module: torch.nn.Module, device_ids: Any, output_device: Any) -> None:
         self.parameters_to_ignore = set(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
         parameters = list(self._kept(module.named_parameters()).values())
-        self.device = _module_device.of(parameters)
+        self.device = _wrapped_module.device_of(parameters)
         self.device_type = self.device.type
-        _module_device.check_chosen(self.device, device_ids, output_device)
+        _wrapped_module.check_chosen_device(self.device, device_ids, output_device)
         self.device_ids = [self.device.index] if device_ids else None
         self.output_device = self.device.index if device_ids else None
 
@@ -176,10 +176,9 @@ class DistributedDataParallel(TorchDataParallel):
 
     def _takes_part(self) -> bool:
         """Whether a pass may belong to a step: with gradients, of a parameter that is not frozen."""
-        found: bool = torch.is_grad_enabled() and (
+        return bool(torch.is_grad_enabled() and (
             any(each.requires_grad for each in self._kept(self.module.named_parameters()).values()) if self._engine is None
-            else self._engine.takes_part())
-        return found
+            else self._engine.takes_part()))
 
     def _is_apart(self) -> bool:
         """Whether ranks that have run out of inputs would mistake this pass for a step."""
@@ -205,7 +204,7 @@ class DistributedDataParallel(TorchDataParallel):
             return
         self._has_trained = True
         found: list[torch.Tensor] = []
-        complete = _outputs.find_tensors(output, found)
+        complete = _wrapped_module.find_tensors(output, found)
         self._averager.after_forward(found, complete, self.require_backward_grad_sync)
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
@@ -243,8 +242,7 @@ class DistributedDataParallel(TorchDataParallel):
 
     def several_backwards(self) -> contextlib.AbstractContextManager[None]:
         """Backward passes inside do not end the step: leave it before the last one of a step."""
-        held: contextlib.AbstractContextManager[None] = self._averager.several_backwards()
-        return held
+        return cast("contextlib.AbstractContextManager[None]", self._averager.several_backwards())
 
     def train(self, mode: bool = True) -> DistributedDataParallel:
         torch.nn.Module.train(self, mode)
@@ -263,9 +261,8 @@ class DistributedDataParallel(TorchDataParallel):
         if not enable:
             return contextlib.nullcontext()
         buffers = list(self._kept(self.module.named_buffers()).values()) if self.forward_sync_buffers else []
-        held: contextlib.AbstractContextManager[None] = self._averager.join(buffers, divide_by_initial_world_size,
-                                                                           throw_on_early_termination)
-        return held
+        return cast("contextlib.AbstractContextManager[None]", self._averager.join(
+            buffers, divide_by_initial_world_size, throw_on_early_termination))
 
     def join_hook(self, **kwargs: Any) -> _joining.ModelHook:
         """For torch.distributed.algorithms.join.Join. Ranks that have run out of inputs also get the averaged gradients
@@ -281,7 +278,8 @@ class DistributedDataParallel(TorchDataParallel):
     def register_comm_hook(self, state: object, hook: Callable[..., Any]) -> None:
         """Registers torch's hook(state, bucket) -> Future. Call it on all ranks before the first step: it makes a new
         engine. exact_average_hook, power_sgd_hook() and quantize_hook() of libddp.torch are in C++, without state."""
-        self._check_comm_hook(hook)
+        if not callable(hook):
+            raise TypeError("Communication hook must be callable.")
         self._add_hook(_comm_hooks.maker(state, hook), (hook, state))
 
     def _register_builtin_comm_hook(self, comm_hook_type: Any) -> None:
@@ -306,10 +304,6 @@ class DistributedDataParallel(TorchDataParallel):
         if self._has_trained:
             raise RuntimeError(f"{function}() should be called before training loop starts, on all ranks; "
                                "wrap the module again for a change")
-
-    def _check_comm_hook(self, hook: Any) -> None:
-        if not callable(hook):
-            raise TypeError("Communication hook must be callable.")
 
     def _register_buffer_comm_hook(self, state: Any, hook: Callable[..., Any],
                                    comm_hook_location: Any = _BufferCommHookLocation.POST_FORWARD) -> None:
@@ -361,8 +355,7 @@ class DistributedDataParallel(TorchDataParallel):
 
     def trace_json(self) -> str:
         """The recorded trace, for Perfetto and chrome://tracing; `ddp-info trace` merges the files of all ranks."""
-        found: str = self._averager.trace_json()
-        return found
+        return str(self._averager.trace_json())
 
     def _set_ddp_runtime_logging_sample_rate(self, sample_rate: int) -> None:
         """Call on all ranks before the first step."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class Error(RuntimeError):
     """What every function of libddp raises. str() is one line for people."""
@@ -63,8 +65,12 @@ class Aborted(Error):
     """The operation was given up because its group was shut down."""
 
 
-def invalid(attempted: str, cause: str, hint: str = "") -> Error:
-    return make("invalid_argument", f"{attempted}: {cause}{'; ' if hint else ''}{hint}", attempted, cause, "", (), hint)
+def problem(code: str, attempted: str, cause: str, ranks: Sequence[int] = (), hint: str = "",
+            native: str = "") -> Error:
+    """An error with its line."""
+    named = f" [ranks {', '.join(map(str, ranks))}]" if ranks else ""
+    text = f"{attempted}: {cause}{named}" + (f"; {hint}" if hint else "")
+    return make(code, text, attempted, cause, native, tuple(ranks), hint)
 
 
 _CLASSES: dict[str, type[Error]] = {

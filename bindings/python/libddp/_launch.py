@@ -69,45 +69,40 @@ def _packed(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping
 
 
 def _refused(cause: str, hint: str) -> _errors.Error:
-    return _errors.invalid("launching a function", cause, hint)
+    return _errors.problem("invalid_argument", "launching a function", cause, hint=hint)
 
 
-class _Results:
-    """Files of ranks, each complete."""
+def _write_result(folder: Path, rank: int, size: int, value: Any, error: BaseException | None, text: str) -> None:
+    """The file is there once it is complete."""
+    path = folder / f"result.{rank}"
+    part = path.with_suffix(f".{rank}.part")
+    part.write_bytes(pickle.dumps((size, _outcome(value, error), text)))
+    part.replace(path)
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
 
-    def write(self, rank: int, size: int, value: Any, error: BaseException | None, text: str) -> None:
-        path = self._folder / f"result.{rank}"
-        part = path.with_suffix(f".{rank}.part")
-        part.write_bytes(pickle.dumps((size, _outcome(value, error), text)))
-        part.replace(path)
-
-    def read(self) -> dict[int, tuple[int, int, bytes, str]]:
-        """By rank: when it was written, the number of ranks, what pickles to (value, error), and the traceback."""
-        found = {}
-        for path in self._folder.glob("result.*"):
-            number = path.suffix[1:]
-            if number.isdigit():
-                size, outcome, text = pickle.loads(path.read_bytes())
-                found[int(number)] = (path.stat().st_mtime_ns, size, outcome, text)
-        return found
+def _results(folder: Path) -> dict[int, tuple[int, int, bytes, str]]:
+    """By rank: when it was written, the number of ranks, what pickles to (value, error), and the traceback."""
+    found = {}
+    for path in folder.glob("result.*"):
+        number = path.suffix[1:]
+        if number.isdigit():
+            size, outcome, text = pickle.loads(path.read_bytes())
+            found[int(number)] = (path.stat().st_mtime_ns, size, outcome, text)
+    return found
 
 
 def _outcome(value: Any, error: BaseException | None) -> bytes:
     if error is None:
         try:
-            made: bytes = _pickler().dumps((value, None))
+            return bytes(_pickler().dumps((value, None)))
         except Exception as problem:
             raise TypeError(f"what the function returned cannot be pickled: {problem}") from problem
-        return made
     try:
-        made = _pickler().dumps((None, error))
+        made = bytes(_pickler().dumps((None, error)))
         pickle.loads(made)  # many exceptions can be written only
+        return made
     except Exception:
-        made = pickle.dumps((None, RuntimeError(f"{type(error).__name__}: {error}")))
-    return made
+        return pickle.dumps((None, RuntimeError(f"{type(error).__name__}: {error}")))
 
 
 def run_rank(folder: str) -> None:
@@ -119,7 +114,6 @@ def run_rank(folder: str) -> None:
     except FileNotFoundError:
         sys.exit(f"libddp.launch: {folder} is not on {os.uname().nodename}; give launch(folder=...) one that all hosts see")
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    results = _Results(where)
     global _in_rank
     _in_rank = True
     try:
@@ -127,47 +121,35 @@ def run_rank(folder: str) -> None:
         function, args, kwargs = pickle.loads(packed)
         _in_rank = False  # it may launch jobs of its own
         value = function(*args, **kwargs)
-        results.write(rank, size, value, None, "")
+        _write_result(where, rank, size, value, None, "")
     except BaseException as error:
         if isinstance(error, SystemExit) and not error.code:
-            return results.write(rank, size, None, None, "")
-        results.write(rank, size, None, error, traceback.format_exc())
+            return _write_result(where, rank, size, None, None, "")
+        _write_result(where, rank, size, None, error, traceback.format_exc())
         raise
 
 
 _in_rank = False  # its program is being imported again
 
 
-class _Relay:
+def _relay(source: Any, name: str) -> None:
     """A stream of ddprun, line by line to where Python writes: a notebook's cell, or a test's capture."""
-
-    def __init__(self, source: Any, name: str) -> None:
-        self._source, self._name = source, name
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        for line in self._source:
-            getattr(sys, self._name).write(line)
-
-    def end(self) -> None:
-        self._thread.join(_ENDING)
-
-
-def _replaced(name: str) -> bool:
-    return getattr(sys, name) is not getattr(sys, f"__{name}__")
+    for line in source:
+        getattr(sys, name).write(line)
 
 
 def start(words: Sequence[str], environment: Mapping[str, str]) -> int:
     """Runs ddprun to its end; an exception meanwhile, as Ctrl-C, ends it first. Its exit status."""
-    piped = [name for name in ("stdout", "stderr") if _replaced(name)]
+    piped = [name for name in ("stdout", "stderr") if getattr(sys, name) is not getattr(sys, f"__{name}__")]
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
     running: subprocess.Popen[str] = subprocess.Popen(
         [str(_programs.path_of("ddprun")), *words], env=dict(environment), stdin=subprocess.DEVNULL, text=True, errors="replace",
         stdout=subprocess.PIPE if "stdout" in piped else None, stderr=subprocess.PIPE if "stderr" in piped else None)
-    relays = [_Relay(getattr(running, name), name) for name in piped]
+    relays = [threading.Thread(target=_relay, args=(getattr(running, name), name), daemon=True) for name in piped]
+    for each in relays:
+        each.start()
     try:
         status = running.wait()
     except BaseException:
@@ -178,7 +160,7 @@ def start(words: Sequence[str], environment: Mapping[str, str]) -> int:
             running.kill()
         raise
     for each in relays:
-        each.end()
+        each.join(_ENDING)
     return status
 
 
@@ -251,6 +233,6 @@ def launch(function: Callable[..., Any], nproc_per_node: int | str | None = None
             (where / "function").write_bytes(packed)
             environment = {**os.environ, "PYTHON_EXEC": sys.executable, **(env or {})}
             status = start([*words, "-m", "libddp._launched", str(where)], environment)
-            return collect(_Results(where).read(), status)
+            return collect(_results(where), status)
 
     return call

@@ -22,7 +22,7 @@ def check(world: Any, attempted: str, required: bool = False) -> None:
     cause = f"MPI.COMM_WORLD of mpi4py has size {size}, but the job has {world.world_size} ranks"
     hint = ("start the program by mpirun, or by srun --mpi=pmix with an MPI that knows PMIx; or write "
             "'from libddp.mpi import MPI' in the place of 'from mpi4py import MPI'")
-    raise _errors.make("conflict", f"{attempted}: {cause}; {hint}", attempted, cause, "", (), hint)
+    raise _errors.problem("conflict", attempted, cause, hint=hint)
 
 
 def world_ranks(comm: Any) -> list[int]:

@@ -22,9 +22,9 @@ def own_rank() -> tuple[int, int]:
     dist = sys.modules.get("torch.distributed")
     if dist is not None and dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
-    attempted, cause = "asking for this process's rank", "neither libddp nor torch.distributed is initialized"
-    hint = "call libddp.init() or init_process_group() first, or give rank="
-    raise _errors.make("unavailable", f"{attempted}: {cause}; {hint}", attempted, cause, "", (), hint)
+    raise _errors.problem("unavailable", "asking for this process's rank",
+                          "neither libddp nor torch.distributed is initialized",
+                          hint="call libddp.init() or init_process_group() first, or give rank=")
 
 
 def describe_log(log: Any) -> list[str]:

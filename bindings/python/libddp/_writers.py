@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import os
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any
 
 from . import _errors
@@ -23,10 +23,10 @@ _NOEXEC_SEAL = 8  # MFD_NOEXEC_SEAL, from Linux 6.3 on
 
 
 def _problem(code: str, attempted: str, cause: str, hint: str) -> _errors.Error:
-    return _errors.make(code, f"{attempted}: {cause}; {hint}", attempted, cause, "", (), hint)
+    return _errors.problem(code, attempted, cause, hint=hint)
 
 
-class CsvWriter:
+class CsvWriter(contextlib.AbstractContextManager["CsvWriter"]):
     """Metrics of steps as lines of a file: rank 0 writes, on the others every call does nothing.
 
     path: is made, or continued if its header is that of the first metrics. Each line is on the disk's cache when write()
@@ -78,14 +78,11 @@ class CsvWriter:
             self._file.close()
             self._file = None
 
-    def __enter__(self) -> CsvWriter:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
-class TensorBoardWriter:
+class TensorBoardWriter(contextlib.AbstractContextManager["TensorBoardWriter"]):
     """The same for TensorBoard, by torch.utils.tensorboard or tensorboardX, whichever is installed.
 
     folder: for event files.
@@ -112,10 +109,7 @@ class TensorBoardWriter:
             self._writer.close()
             self._writer = None
 
-    def __enter__(self) -> TensorBoardWriter:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -130,7 +124,7 @@ def _summary_writer() -> Any:
                    "pip install tensorboard (with PyTorch) or tensorboardX")
 
 
-class PrometheusWriter:
+class PrometheusWriter(contextlib.AbstractContextManager["PrometheusWriter"]):
     """A rank's times on the metrics page of its node (`ddprun --metrics-port`, `srun --ddp --ddp-metrics`), as
     ddp_training_seconds. Every rank writes its own; without such a page they are not read.
 
@@ -190,8 +184,5 @@ class PrometheusWriter:
             os.close(self._file)
             self._file = -1
 
-    def __enter__(self) -> PrometheusWriter:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 from typing import NoReturn
 
-from ._errors import make
+from ._errors import problem
 
 __all__ = ["change_pending", "restart_here"]
 
@@ -40,12 +40,9 @@ def restart_here() -> NoReturn:
     folder, rank = os.environ.get(_FOLDER), os.environ.get("RANK")
     attempted, hint = "ending this rank for another start of the job", "start it by ddprun --nnodes MIN:MAX"
     if not folder or not rank:
-        cause = f"{_FOLDER if not folder else 'RANK'} is not set"
-        raise make("unavailable", f"{attempted}: {cause}; {hint}", attempted, cause, "", (), hint)
-    path = os.path.join(folder, f"restart.{rank}")
+        raise problem("unavailable", attempted, f"{_FOLDER if not folder else 'RANK'} is not set", hint=hint)
     try:
-        with open(path, "w"):
-            pass
+        open(os.path.join(folder, f"restart.{rank}"), "w").close()
     except OSError as error:
-        raise make("system", f"{attempted}: {error}; {hint}", attempted, str(error), f"errno {error.errno}", (), hint) from error
+        raise problem("system", attempted, str(error), hint=hint, native=f"errno {error.errno}") from error
     raise SystemExit(0)

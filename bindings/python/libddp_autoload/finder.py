@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
+_OURS = {"horovod": "libddp.horovod", "mpi4py": "libddp.mpi"}
 _PACKAGES = {"horovod": {"horovod", "horovod.common"}, "mpi4py": {"mpi4py"}}
 _HOROVOD = {"horovod.torch": "libddp.horovod", "horovod.common.exceptions": "libddp.horovod.exceptions",
             "horovod.common.elastic": "libddp.horovod.elastic", "horovod.common.process_sets": "libddp.horovod.process_sets", "horovod.runner": "libddp.horovod.runner"}
@@ -67,18 +68,13 @@ class Finder(importlib.abc.MetaPathFinder):
             return None
         if name in _PACKAGES[root]:
             if name == root:
-                _tell(root)
+                _say(f"{root} is {_OURS[root]} (DDP_AS={os.environ['DDP_AS']})")
             return importlib.machinery.ModuleSpec(name, _Empty(), is_package=True)
         alias = self._target(name)
         if alias is None or importlib.util.find_spec(alias) is None:
             _say(f"libddp has no {name}, and DDP_AS asks for libddp's {root}")
             return None  # programs ask whether there is one
         return importlib.machinery.ModuleSpec(name, _Alias(alias), is_package=False)
-
-
-def _tell(root: str) -> None:
-    of = {"horovod": "libddp.horovod", "mpi4py": "libddp.mpi"}[root]
-    _say(f"{root} is {of} (DDP_AS={os.environ['DDP_AS']})")
 
 
 def _say(words: str) -> None:

@@ -58,8 +58,6 @@ class PythonWorld {
 
 /// Of the store's calls: as long as World::init waits by default.
 constexpr std::chrono::seconds kStoreTimeout{120};
-/// For who has waited in vain for SharedWorld::calls.
-Error busy_store();
 
 /// libddp.KeyValueStore.
 struct PythonStore {

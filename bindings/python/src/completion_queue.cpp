@@ -9,7 +9,6 @@
 
 #include <ddp/error.hpp>
 
-#include "completion_queue.hpp"
 #include "interpreter.hpp"
 
 namespace ddp::python {

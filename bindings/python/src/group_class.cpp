@@ -15,12 +15,7 @@
 #include "interpreter.hpp"
 #include "tensor_argument.hpp"
 
-// Type of `op` for type checkers.
-#define DDP_OP "typing.Literal['sum', 'avg', 'min', 'max', 'product']"
-#define DDP_IN_OUT "input: libddp._types.Tensor, output: libddp._types.Tensor"
-#define DDP_SIG(name, arguments)  \
-  "def " name "(self, " arguments \
-  ", *, timeout: float | datetime.timedelta | None = None, stream: int | None = None) -> Work"
+#define DDP_LIMIT ", timeout: float | datetime.timedelta | None = None"
 
 namespace ddp::python {
 namespace {
@@ -33,7 +28,8 @@ using StreamArgument = std::optional<std::uintptr_t>;
 /// Time after an operation's deadline, by which its group must have ended it, until a hanging backend is given up.
 constexpr std::chrono::seconds kSlack{30};
 
-ReduceOp reduce_op(const std::string& name) {
+/// An argument as libddp takes it.
+ReduceOp native(const std::string& name) {
   for (const auto op : {ReduceOp::sum, ReduceOp::avg, ReduceOp::min, ReduceOp::max, ReduceOp::product}) {
     if (name == to_string(op)) return op;
   }
@@ -41,6 +37,10 @@ ReduceOp reduce_op(const std::string& name) {
                .attempted = "using the argument op",
                .cause = "'" + name + "' is not a reduction",
                .hint = "reductions are sum, avg, min, max and product"}};
+}
+template <class Value>
+const Value& native(const Value& value) {
+  return value;
 }
 
 /// Starts an operation without the GIL. @p function takes the options.
@@ -56,47 +56,37 @@ PythonWork start(PythonGroup& group, TensorArguments& tensors, nb::handle timeou
   return {.work = function(std::move(options)), .latest = latest};
 }
 
-PythonWork all_reduce(PythonGroup& group, nb::handle tensor, const std::string& op, nb::handle timeout,
-                      StreamArgument stream) {
-  TensorArguments tensors(stream);
-  const TensorView view = tensors.add(tensor, "tensor", Access::write);
-  return start(group, tensors, timeout, [&, reduction = reduce_op(op)](CallOptions options) {
-    return group->all_reduce(view, reduction, std::move(options));
-  });
-}
+/// An operation of ddp::ProcessGroup on one tensor. @tparam Arguments those after it
+template <Access kAccess, auto kOperation, class... Arguments>
+struct OnTensor {
+  static PythonWork call(PythonGroup& group, nb::handle tensor, Arguments... arguments, nb::handle timeout,
+                         StreamArgument stream) {
+    TensorArguments tensors(stream);
+    const TensorView view = tensors.add(tensor, "tensor", kAccess);
+    return start(group, tensors, timeout, [&](CallOptions options) {
+      return ((*group).*kOperation)(view, native(arguments)..., std::move(options));
+    });
+  }
+};
+
+/// The same from one tensor to another.
+template <auto kOperation, class... Arguments>
+struct BetweenTensors {
+  static PythonWork call(PythonGroup& group, nb::handle input, nb::handle output, Arguments... arguments,
+                         nb::handle timeout, StreamArgument stream) {
+    TensorArguments tensors(stream);
+    const TensorView from = tensors.add(input, "input", Access::read);
+    const TensorView to = tensors.add(output, "output", Access::write);
+    return start(group, tensors, timeout, [&](CallOptions options) {
+      return ((*group).*kOperation)(from, to, native(arguments)..., std::move(options));
+    });
+  }
+};
 
 PythonWork broadcast(PythonGroup& group, nb::handle tensor, int root, nb::handle timeout, StreamArgument stream) {
-  TensorArguments tensors(stream);
-  const TensorView view = tensors.add(tensor, "tensor", group->rank() == root ? Access::read : Access::write);
-  return start(group, tensors, timeout,
-               [&](CallOptions options) { return group->broadcast(view, root, std::move(options)); });
-}
-
-PythonWork reduce(PythonGroup& group, nb::handle tensor, int root, const std::string& op, nb::handle timeout,
-                  StreamArgument stream) {
-  TensorArguments tensors(stream);
-  const TensorView view = tensors.add(tensor, "tensor", Access::write);
-  return start(group, tensors, timeout, [&, reduction = reduce_op(op)](CallOptions options) {
-    return group->reduce(view, root, reduction, std::move(options));
-  });
-}
-
-PythonWork all_gather(PythonGroup& group, nb::handle input, nb::handle output, nb::handle timeout,
-                      StreamArgument stream) {
-  TensorArguments tensors(stream);
-  const TensorView from = tensors.add(input, "input", Access::read);
-  const TensorView to = tensors.add(output, "output", Access::write);
-  return start(group, tensors, timeout,
-               [&](CallOptions options) { return group->all_gather(from, to, std::move(options)); });
-}
-
-PythonWork all_gather_v(PythonGroup& group, nb::handle input, nb::handle output, const std::vector<std::size_t>& counts,
-                        nb::handle timeout, StreamArgument stream) {
-  TensorArguments tensors(stream);
-  const TensorView from = tensors.add(input, "input", Access::read);
-  const TensorView to = tensors.add(output, "output", Access::write);
-  return start(group, tensors, timeout,
-               [&](CallOptions options) { return group->all_gather_v(from, to, counts, std::move(options)); });
+  const auto call = group->rank() == root ? &OnTensor<Access::read, &ProcessGroup::broadcast, int>::call
+                                          : &OnTensor<Access::write, &ProcessGroup::broadcast, int>::call;
+  return call(group, tensor, root, timeout, stream);
 }
 
 PythonWork gather(PythonGroup& group, nb::handle input, nb::handle output, int root, nb::handle timeout,
@@ -117,44 +107,9 @@ PythonWork scatter(PythonGroup& group, nb::handle input, nb::handle output, int 
                [&](CallOptions options) { return group->scatter(from, to, root, std::move(options)); });
 }
 
-PythonWork reduce_scatter(PythonGroup& group, nb::handle input, nb::handle output, const std::string& op,
-                          nb::handle timeout, StreamArgument stream) {
-  TensorArguments tensors(stream);
-  const TensorView from = tensors.add(input, "input", Access::read);
-  const TensorView to = tensors.add(output, "output", Access::write);
-  return start(group, tensors, timeout, [&, reduction = reduce_op(op)](CallOptions options) {
-    return group->reduce_scatter(from, to, reduction, std::move(options));
-  });
-}
-
-PythonWork all_to_all(PythonGroup& group, nb::handle input, nb::handle output, nb::handle timeout,
-                      StreamArgument stream) {
-  TensorArguments tensors(stream);
-  const TensorView from = tensors.add(input, "input", Access::read);
-  const TensorView to = tensors.add(output, "output", Access::write);
-  return start(group, tensors, timeout,
-               [&](CallOptions options) { return group->all_to_all(from, to, std::move(options)); });
-}
-
 PythonWork barrier(PythonGroup& group, nb::handle timeout) {
   TensorArguments none;
   return start(group, none, timeout, [&](CallOptions options) { return group->barrier(std::move(options)); });
-}
-
-PythonWork send(PythonGroup& group, nb::handle tensor, int peer, std::uint32_t tag, nb::handle timeout,
-                StreamArgument stream) {
-  TensorArguments tensors(stream);
-  const TensorView view = tensors.add(tensor, "tensor", Access::read);
-  return start(group, tensors, timeout,
-               [&](CallOptions options) { return group->send(view, peer, tag, std::move(options)); });
-}
-
-PythonWork recv(PythonGroup& group, nb::handle tensor, int peer, std::uint32_t tag, nb::handle timeout,
-                StreamArgument stream) {
-  TensorArguments tensors(stream);
-  const TensorView view = tensors.add(tensor, "tensor", Access::write);
-  return start(group, tensors, timeout,
-               [&](CallOptions options) { return group->recv(view, peer, tag, std::move(options)); });
 }
 
 void coalesced(PythonGroup& group, const nb::iterable& tensors, int root, StreamArgument stream) {
@@ -184,44 +139,60 @@ void abort_group(PythonGroup& group, nb::handle reason) {
   error ? group->abort(*error) : group->abort(words);
 }
 
-void add_collectives(nb::class_<PythonGroup>& group) {
-  group
-      .def("all_reduce", &all_reduce, "tensor"_a, "op"_a = "sum", nb::kw_only(), "timeout"_a = nb::none(),
-           "stream"_a = nb::none(),
-           nb::sig(DDP_SIG("all_reduce", "tensor: libddp._types.Tensor, op: " DDP_OP " = 'sum'")),
-           "In place: every rank receives the combination of all ranks' values. 'avg' divides by the number of ranks.")
-      .def("broadcast", &broadcast, "tensor"_a, "root"_a, nb::kw_only(), "timeout"_a = nb::none(),
-           "stream"_a = nb::none(), nb::sig(DDP_SIG("broadcast", "tensor: libddp._types.Tensor, root: int")),
-           "In place: every rank receives root's values.")
-      .def("reduce", &reduce, "tensor"_a, "root"_a, "op"_a = "sum", nb::kw_only(), "timeout"_a = nb::none(),
-           "stream"_a = nb::none(),
-           nb::sig(DDP_SIG("reduce", "tensor: libddp._types.Tensor, root: int, op: " DDP_OP " = 'sum'")),
-           "In place: root receives the combination; the others' values are undefined afterwards.")
-      .def("all_gather", &all_gather, "input"_a, "output"_a, nb::kw_only(), "timeout"_a = nb::none(),
-           "stream"_a = nb::none(), nb::sig(DDP_SIG("all_gather", DDP_IN_OUT)),
-           "output has size times the elements of input, in rank order.")
-      .def("all_gather_v", &all_gather_v, "input"_a, "output"_a, "counts"_a, nb::kw_only(), "timeout"_a = nb::none(),
-           "stream"_a = nb::none(),
-           nb::sig(DDP_SIG("all_gather_v", DDP_IN_OUT ", counts: collections.abc.Sequence[int]")),
-           "Rank i contributes counts[i] elements; output has their sum, in rank order. counts are equal on all ranks.")
-      .def("gather", &gather, "input"_a, "output"_a.none(), "root"_a, nb::kw_only(), "timeout"_a = nb::none(),
-           "stream"_a = nb::none(),
-           nb::sig(DDP_SIG("gather", "input: libddp._types.Tensor, output: libddp._types.Tensor | None, root: int")),
-           "As all_gather, but only root gets the output; the others may give None.")
-      .def("scatter", &scatter, "input"_a.none(), "output"_a, "root"_a, nb::kw_only(), "timeout"_a = nb::none(),
-           "stream"_a = nb::none(),
-           nb::sig(DDP_SIG("scatter", "input: libddp._types.Tensor | None, output: libddp._types.Tensor, root: int")),
-           "root's input has size times the elements of output; part i goes to rank i. The others may give None.")
-      .def("reduce_scatter", &reduce_scatter, "input"_a, "output"_a, "op"_a = "sum", nb::kw_only(),
-           "timeout"_a = nb::none(), "stream"_a = nb::none(),
-           nb::sig(DDP_SIG("reduce_scatter", DDP_IN_OUT ", op: " DDP_OP " = 'sum'")),
-           "input has size times the elements of output; rank i gets the combination of part i of all ranks.")
-      .def("all_to_all", &all_to_all, "input"_a, "output"_a, nb::kw_only(), "timeout"_a = nb::none(),
-           "stream"_a = nb::none(), nb::sig(DDP_SIG("all_to_all", DDP_IN_OUT)),
-           "Both have size equal parts; part i of input becomes part rank of rank i's output.")
-      .def("barrier", &barrier, nb::kw_only(), "timeout"_a = nb::none(),
-           nb::sig("def barrier(self, *, timeout: float | datetime.timedelta | None = None) -> Work"),
-           "Ends when every rank has entered it.");
+/// Adds an operation. @p parameters: its own, for type checkers; after them come `timeout` and `stream`, by name.
+template <class Function, class... Arguments>
+void add(nb::class_<PythonGroup>& group, const std::string& name, Function function, const std::string& parameters,
+         const char* documentation, const Arguments&... arguments) {
+  const std::string signature =
+      "def " + name + "(self, " + parameters + ", *" DDP_LIMIT ", stream: int | None = None) -> Work";
+  group.def(name.c_str(), function, arguments..., nb::kw_only(), "timeout"_a = nb::none(), "stream"_a = nb::none(),
+            nb::sig(signature.c_str()), documentation);
+}
+
+template <auto kFact>
+auto group_fact(PythonGroup& group) {
+  return ((*group).*kFact)();
+}
+
+void add_operations(nb::class_<PythonGroup>& group) {
+  using Counts = const std::vector<std::size_t>&;
+  using Name = const std::string&;
+  const std::string tensor = "libddp._types.Tensor", in_out = "input: " + tensor + ", output: " + tensor;
+  const std::string op = ", op: typing.Literal['sum', 'avg', 'min', 'max', 'product'] = 'sum'";
+  add(group, "all_reduce", &OnTensor<Access::write, &ProcessGroup::all_reduce, Name>::call, "tensor: " + tensor + op,
+      "In place: every rank receives the combination of all ranks' values. 'avg' divides by the number of ranks.",
+      "tensor"_a, "op"_a = "sum");
+  add(group, "broadcast", &broadcast, "tensor: " + tensor + ", root: int",
+      "In place: every rank receives root's values.", "tensor"_a, "root"_a);
+  add(group, "reduce", &OnTensor<Access::write, &ProcessGroup::reduce, int, Name>::call,
+      "tensor: " + tensor + ", root: int" + op,
+      "In place: root receives the combination; the others' values are undefined afterwards.", "tensor"_a, "root"_a,
+      "op"_a = "sum");
+  add(group, "all_gather", &BetweenTensors<&ProcessGroup::all_gather>::call, in_out,
+      "output has size times the elements of input, in rank order.", "input"_a, "output"_a);
+  add(group, "all_gather_v", &BetweenTensors<&ProcessGroup::all_gather_v, Counts>::call,
+      in_out + ", counts: collections.abc.Sequence[int]",
+      "Rank i contributes counts[i] elements; output has their sum, in rank order. counts are equal on all ranks.",
+      "input"_a, "output"_a, "counts"_a);
+  add(group, "gather", &gather, in_out + " | None, root: int",
+      "As all_gather, but only root gets the output; the others may give None.", "input"_a, "output"_a.none(),
+      "root"_a);
+  add(group, "scatter", &scatter, "input: " + tensor + " | None, output: " + tensor + ", root: int",
+      "root's input has size times the elements of output; part i goes to rank i. The others may give None.",
+      "input"_a.none(), "output"_a, "root"_a);
+  add(group, "reduce_scatter", &BetweenTensors<&ProcessGroup::reduce_scatter, Name>::call, in_out + op,
+      "input has size times the elements of output; rank i gets the combination of part i of all ranks.", "input"_a,
+      "output"_a, "op"_a = "sum");
+  add(group, "all_to_all", &BetweenTensors<&ProcessGroup::all_to_all>::call, in_out,
+      "Both have size equal parts; part i of input becomes part rank of rank i's output.", "input"_a, "output"_a);
+  add(group, "send", &OnTensor<Access::read, &ProcessGroup::send, int, std::uint32_t>::call,
+      "tensor: " + tensor + ", peer: int, tag: int = 0",
+      "Matches one recv of the same tag, type and number of elements at peer.", "tensor"_a, "peer"_a, "tag"_a = 0);
+  add(group, "recv", &OnTensor<Access::write, &ProcessGroup::recv, int, std::uint32_t>::call,
+      "tensor: " + tensor + ", peer: int, tag: int = 0",
+      "Matches one send of the same tag, type and number of elements at peer.", "tensor"_a, "peer"_a, "tag"_a = 0);
+  group.def("barrier", &barrier, nb::kw_only(), "timeout"_a = nb::none(),
+            nb::sig("def barrier(self, *" DDP_LIMIT ") -> Work"), "Ends when every rank has entered it.");
 }
 
 }  // namespace
@@ -229,40 +200,26 @@ void add_collectives(nb::class_<PythonGroup>& group) {
 void add_group(nb::module_& module) {
   nb::class_<PythonGroup> made(
       module, "ProcessGroup",
-      "Ranks that communicate. All of them issue the collectives of a group in the same order. "
-      "Tensors are C-contiguous: numpy arrays and other objects with the buffer protocol "
-      "or DLPack (torch.Tensor), of float32, "
-      "float64, float16, bfloat16, float8_e4m3fn, float8_e5m2, int8, int32, int64, uint8, uint32, "
-      "uint64, bool, complex64 or complex128 (added and averaged only). Nothing is copied. Every operation starts at "
-      "once, returns a "
-      "Work, and ends within `timeout` "
-      "(seconds; default: the group's). Leave tensors untouched until then. `stream`: of CUDA "
-      "tensors, the cudaStream_t, as an "
-      "integer, that fills them; default: the device's default stream.");
-  add_collectives(made);
+      "Ranks that communicate. All of them issue the collectives of a group in the same order. Tensors are "
+      "C-contiguous: numpy arrays and other objects with the buffer protocol or DLPack (torch.Tensor), of float32, "
+      "float64, float16, bfloat16, float8_e4m3fn, float8_e5m2, int8, int32, int64, uint8, uint32, uint64, bool, "
+      "complex64 or complex128 (added and averaged only). Nothing is copied. Every operation starts at once, returns a "
+      "Work, and ends within `timeout` (seconds; default: the group's). Leave tensors untouched until then. `stream`: "
+      "of CUDA tensors, the cudaStream_t, as an integer, that fills them; default: the device's default stream.");
+  add_operations(made);
   add_object_collectives(made);
-  made.def_prop_ro(
-          "rank", [](PythonGroup& group) { return group->rank(); }, "This process's rank in the group.")
-      .def_prop_ro("size", [](PythonGroup& group) { return group->size(); })
-      .def_prop_ro(
-          "global_ranks", [](PythonGroup& group) { return group->global_ranks(); },
-          "World rank of each member, by rank in the group.")
-      .def_prop_ro("name", [](PythonGroup& group) { return group->name(); })
-      .def_prop_ro(
-          "backend", [](PythonGroup& group) { return group->backend(); }, "That of CPU tensors.")
+  made.def_prop_ro("rank", &group_fact<&ProcessGroup::rank>, "This process's rank in the group.")
+      .def_prop_ro("size", &group_fact<&ProcessGroup::size>)
+      .def_prop_ro("global_ranks", &group_fact<&ProcessGroup::global_ranks>,
+                   "World rank of each member, by rank in the group.")
+      .def_prop_ro("name", &group_fact<&ProcessGroup::name>)
+      .def_prop_ro("backend", &group_fact<&ProcessGroup::backend>, "That of CPU tensors.")
       .def_prop_ro(
           "timeout", [](PythonGroup& group) { return std::chrono::duration<double>(group->timeout()).count(); },
           "Seconds.")
-      .def("send", &send, "tensor"_a, "peer"_a, "tag"_a = 0, nb::kw_only(), "timeout"_a = nb::none(),
-           "stream"_a = nb::none(), nb::sig(DDP_SIG("send", "tensor: libddp._types.Tensor, peer: int, tag: int = 0")),
-           "Matches one recv of the same tag, type and number of elements at peer.")
-      .def("recv", &recv, "tensor"_a, "peer"_a, "tag"_a = 0, nb::kw_only(), "timeout"_a = nb::none(),
-           "stream"_a = nb::none(), nb::sig(DDP_SIG("recv", "tensor: libddp._types.Tensor, peer: int, tag: int = 0")),
-           "Matches one send of the same tag, type and number of elements at peer.")
       .def("broadcast_coalesced", &coalesced, "tensors"_a, "root"_a = 0, nb::kw_only(), "stream"_a = nb::none(),
            nb::sig("def broadcast_coalesced(self, tensors: collections.abc.Iterable[libddp._types.Tensor], root: int = "
-                   "0, *, "
-                   "stream: int | None = None) -> None"),
+                   "0, *, stream: int | None = None) -> None"),
            "In place: root's values of many tensors, of any types, to all ranks in few messages. Returns when they are "
            "there.")
       .def("abort", &abort_group, "error"_a = "", nb::sig("def abort(self, error: BaseException | str = '') -> None"),
@@ -281,9 +238,6 @@ void add_group(nb::module_& module) {
 // Python objects among ranks: pickled, as torch.distributed does.
 
 namespace {
-
-namespace nb = nanobind;
-using namespace nb::literals;
 
 Bytes pickled(nb::handle object) {
   const auto bytes =
@@ -349,8 +303,6 @@ void broadcast_named(PythonGroup& group, nb::handle mapping, int root, std::opti
 }
 
 }  // namespace
-
-#define DDP_LIMIT ", timeout: float | datetime.timedelta | None = None"
 
 void add_object_collectives(nb::class_<PythonGroup>& group) {
   group

@@ -1,6 +1,5 @@
 #include "interpreter.hpp"
 
-#include "interpreter.hpp"
 #include "torch_adapter/call_apart.hpp"
 
 namespace ddp::python {

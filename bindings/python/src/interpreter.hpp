@@ -51,6 +51,9 @@ class WithoutGil {
   PyThreadState* const state_;
 };
 
+/// For functions that run without the GIL.
+using Free = nanobind::call_guard<WithoutGil>;
+
 // Calls that may wait long, from Python's main thread: Ctrl-C must end them, but libddp's waits know no signals.
 
 /// Runs @p task without the GIL: on this thread, or where signals are handled on this one (Python's main thread) on
@@ -59,13 +62,17 @@ class WithoutGil {
 /// no Python object.
 void run_interruptibly(std::function<void()> task);
 
-/// The same for what has a result.
+/// The same for what may have a result.
 template <class Function>
 auto interruptible(Function function) {
   using Result = std::invoke_result_t<Function>;
-  auto result = std::make_shared<std::optional<Result>>();
-  run_interruptibly([result, function = std::move(function)]() mutable { result->emplace(function()); });
-  return std::move(**result);
+  if constexpr (std::is_void_v<Result>) {
+    run_interruptibly(std::move(function));
+  } else {
+    auto result = std::make_shared<std::optional<Result>>();
+    run_interruptibly([result, function = std::move(function)]() mutable { result->emplace(function()); });
+    return std::move(**result);
+  }
 }
 
 // What one call at a time may use, although calls may go on when Ctrl-C has ended them for Python.

@@ -4,6 +4,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <memory>
@@ -16,15 +17,13 @@
 #include "errors.hpp"
 #include "interpreter.hpp"
 #include "tensor_argument.hpp"
+#include "torch_adapter/call_apart.hpp"
 
 namespace ddp::python {
 namespace {
 
 namespace nb = nanobind;
 using namespace nb::literals;
-
-/// How long a signal may wait for its handler.
-constexpr std::chrono::milliseconds kLook{50};
 
 /// The last owner goes without the GIL: it ends a thread.
 class PythonNamed {
@@ -43,24 +42,18 @@ class PythonNamed {
   std::shared_ptr<NamedOperations> named_;
 };
 
+template <auto kFunction, class... Arguments>
+auto call(PythonNamed& named, Arguments... arguments) {
+  return ((*named.shared()).*kFunction)(std::move(arguments)...);
+}
+
 struct PythonHandle {
   NamedHandle handle;
 };
 
 /// What Horovod's reductions take, where they need not compute in another type.
-bool can_be_reduced(DType dtype) noexcept {
-  switch (dtype) {
-    case DType::uint8:
-    case DType::int8:
-    case DType::int32:
-    case DType::int64:
-    case DType::float16:
-    case DType::bfloat16:
-    case DType::float32:
-    case DType::float64: return true;
-    default: return false;
-  }
-}
+constexpr std::array kReduced{DType::uint8,   DType::int8,     DType::int32,   DType::int64,
+                              DType::float16, DType::bfloat16, DType::float32, DType::float64};
 
 template <class Enum, std::size_t size>
 Enum one_of(const std::array<Enum, size>& all, const std::string& name, const char* argument) {
@@ -131,7 +124,7 @@ std::optional<PythonHandle> submit_plain(PythonNamed& named, nb::handle tensor, 
   release_dropped_objects();
   TensorArguments arguments;
   std::optional<TensorView> view = arguments.add_plain(tensor, stays);
-  if (!view || !can_be_reduced(view->dtype())) return std::nullopt;
+  if (!view || std::ranges::find(kReduced, view->dtype()) == kReduced.end()) return std::nullopt;
   NamedCall call{.kind = NamedKind::all_reduce, .name = {text, static_cast<std::size_t>(length)}};
   call.tensors.push_back(*std::move(view));
   call.op = kOps[chosen];
@@ -140,15 +133,10 @@ std::optional<PythonHandle> submit_plain(PythonNamed& named, nb::handle tensor, 
   return PythonHandle{named->submit(std::move(call))};
 }
 
-bool done(const PythonHandle& handle) {
-  const WithoutGil released;
-  return handle.handle.done();
-}
-
 void wait(const PythonHandle& handle) {
   const auto ended = [&handle] {
     const WithoutGil released;
-    return handle.handle.wait(Deadline::after(kLook));
+    return handle.handle.wait(Deadline::after(ddp_adapter::kSignalLook));
   };
   while (!ended()) {
     if (PyErr_CheckSignals() != 0) throw nb::python_error();
@@ -189,12 +177,13 @@ constexpr std::chrono::seconds kLongest{10L * 365 * 24 * 3600};
 
 void add_named(nb::module_& module) {
   nb::class_<PythonHandle>(module, "NamedHandle", "A submitted operation of NamedOperations.")
-      .def("done", &done, "Whether it has ended, successfully or not. Never blocks.")
+      .def(
+          "done", [](const PythonHandle& handle) { return handle.handle.done(); }, Free(),
+          "Whether it has ended, successfully or not. Never blocks.")
       .def("wait", &wait, "Returns when it has ended; raises its error.")
       .def("results", &results, nb::sig("def results(self) -> list[tuple[typing.Any, list[int]]]"),
            "For all_gather, all_to_all and reduce_scatter: the bytes of each tensor's result (DLPack, uint8), and the "
-           "rows that "
-           "came from each rank.")
+           "rows that came from each rank.")
       .def("last_joined", [](const PythonHandle& handle) { return handle.handle.last_joined(); });
   nb::class_<PythonNamed>(module, "NamedOperations",
                           "Operations on CPU tensors that match by set, kind and name, in any order, from any thread.")
@@ -217,11 +206,8 @@ void add_named(nb::module_& module) {
            "submit() of an all_reduce in place of one of PyTorch's tensors, op by Horovod's number; None: it needs "
            "more than "
            "that, or is wrong. stays: the caller keeps the tensor meanwhile, but might resize it.")
-      .def("join",
-           [](PythonNamed& named) {
-             const WithoutGil released;
-             return PythonHandle{named->join()};
-           })
+      .def(
+          "join", [](PythonNamed& named) { return PythonHandle{named->join()}; }, Free())
       .def(
           "add_set",
           [](PythonNamed& named, const std::vector<int>& ranks) {
@@ -232,37 +218,15 @@ void add_named(nb::module_& module) {
       .def(
           "remove_set",
           [](PythonNamed& named, int number) {
-            run_interruptibly(
-                [shared = named.shared(), number] { shared->remove_set(number, Deadline::after(kLongest)); });
+            interruptible([shared = named.shared(), number] { shared->remove_set(number, Deadline::after(kLongest)); });
           },
           "number"_a, "Collective over all ranks.")
-      .def("shutdown",
-           [](PythonNamed& named) {
-             const WithoutGil released;
-             named->shutdown();
-           })
-      .def(
-          "start_timeline",
-          [](PythonNamed& named, const std::string& file, bool mark_exchanges, bool essential) {
-            const WithoutGil released;
-            named->start_timeline(file, mark_exchanges, essential);
-          },
-          "file"_a, "mark_exchanges"_a = false, "essential"_a = false)
-      .def("stop_timeline",
-           [](PythonNamed& named) {
-             const WithoutGil released;
-             named->stop_timeline();
-           })
-      .def("recording",
-           [](PythonNamed& named) {
-             const WithoutGil released;
-             return named->recording();
-           })
-      .def("record",
-           [](PythonNamed& named, std::string name, std::int64_t ready, std::int64_t started, std::int64_t done) {
-             const WithoutGil released;
-             named->record(std::move(name), ready, started, done);
-           })
+      .def("shutdown", &call<&NamedOperations::shutdown>, Free())
+      .def("start_timeline", &call<&NamedOperations::start_timeline, std::string, bool, bool>, Free(), "file"_a,
+           "mark_exchanges"_a = false, "essential"_a = false)
+      .def("stop_timeline", &call<&NamedOperations::stop_timeline>, Free())
+      .def("recording", &call<&NamedOperations::recording>, Free())
+      .def("record", &call<&NamedOperations::record, std::string, std::int64_t, std::int64_t, std::int64_t>, Free())
       .def("counts", &counts, nb::sig("def counts(self) -> dict[str, int]"));
 }
 

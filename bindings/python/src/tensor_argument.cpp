@@ -7,7 +7,6 @@
 
 #include "errors.hpp"
 #include "interpreter.hpp"
-#include "tensor_argument.hpp"
 
 namespace ddp::python {
 namespace {
@@ -311,8 +310,6 @@ std::optional<Stream> TensorArguments::stream() const {
   // an integer by the array protocols' convention
   return Stream{.device = *device_, .handle = reinterpret_cast<void*>(*stream_)};  // NOLINT
 }
-
-namespace nb = nanobind;
 
 std::vector<NamedTensor> named_tensors(nb::handle mapping, TensorArguments& tensors, Access access) {
   if (!nb::hasattr(mapping, "items")) {

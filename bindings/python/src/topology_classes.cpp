@@ -28,9 +28,7 @@ auto processors(CpuSet Owner::*set) {
 
 std::vector<Placement> place_ranks(const Topology& topology, int ranks, const std::string& bind,
                                    std::optional<std::vector<int>> gpus) {
-  PlacementRequest request{.num_ranks = ranks, .policy = parse_bind_policy(bind), .gpus = std::move(gpus)};
-  const WithoutGil released;
-  return place(topology, request);
+  return place(topology, {.num_ranks = ranks, .policy = parse_bind_policy(bind), .gpus = std::move(gpus)});
 }
 
 template <class Device>
@@ -103,13 +101,7 @@ void add_topology(nb::module_& module) {
   add_devices(module);
   add_placement(module);
   nb::class_<Topology>(module, "Topology", "The inventory of one machine. Immutable; from any thread.")
-      .def_static(
-          "live",
-          [] {
-            const WithoutGil released;
-            return Topology::live();
-          },
-          "This machine. Takes some 10 ms. Raises SystemFailure.")
+      .def_static("live", &Topology::live, Free(), "This machine. Takes some 10 ms. Raises SystemFailure.")
       .def_static(
           "from_xml_file",
           [](nb::handle path) {
@@ -147,7 +139,7 @@ void add_topology(nb::module_& module) {
           },
           "gpu"_a, "nic"_a, "The same for a GPU and a NIC.")
       .def(
-          "place", &place_ranks, "ranks"_a, "bind"_a = "numa", "gpus"_a = nb::none(),
+          "place", &place_ranks, Free(), "ranks"_a, "bind"_a = "numa", "gpus"_a = nb::none(),
           nb::sig("def place(self, ranks: int, bind: typing.Literal['numa', 'core', 'socket', 'none'] = 'numa', gpus: "
                   "collections.abc.Sequence[int] | None = None) -> list[Placement]"),
           "What this number of ranks should use on this machine, by local rank. gpus: indices that may be used, in the "
@@ -159,9 +151,6 @@ void add_topology(nb::module_& module) {
 }
 
 // libddp.EnvironmentReport and the flight recorder: what is wrong in a job, and what it did last.
-
-namespace nb = nanobind;
-using namespace nb::literals;
 
 void add_environment(nb::module_& module) {
   nb::class_<EnvironmentFinding>(
@@ -180,16 +169,9 @@ void add_environment(nb::module_& module) {
   nb::class_<EnvironmentReport>(module, "EnvironmentReport",
                                 "Environments of ranks, with equal ones together. World.environment_report() has the "
                                 "job's. Secrets are left out.")
-      .def_static(
-          "of_process",
-          [](bool all) {
-            const WithoutGil released;
-            return EnvironmentReport::of_process(all);
-          },
-          "all"_a = false,
-          "This process alone, as it was started and setenv has changed it. all: also variables that have nothing to "
-          "do "
-          "with training.")
+      .def_static("of_process", &EnvironmentReport::of_process, Free(), "all"_a = false,
+                  "This process alone, as it was started and setenv has changed it. all: also variables that have "
+                  "nothing to do with training.")
       .def_ro("hosts", &EnvironmentReport::hosts, "By rank.")
       .def_ro("findings", &EnvironmentReport::findings, "Errors first.")
       .def("to_text", &EnvironmentReport::to_text, "A table for people.")

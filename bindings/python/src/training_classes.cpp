@@ -75,13 +75,11 @@ nb::class_<Sampler> add_sampler(nb::module_& module, const char* name, const cha
   sampler
       .def("__init__", &construct<Sampler>, "dataset"_a, "group"_a = nb::none(), nb::kw_only(), "ranks"_a = 1,
            "rank"_a = 0, "shuffle"_a = true, "seed"_a = 0, "remainder"_a = remainder, signature,
-           "dataset: the data set, or its number of samples. group: the ranks that "
-           "share it; without one, `ranks` and `rank`.\n"
+           "dataset: the data set, or its number of samples. group: the ranks that share it; without one, `ranks` and "
+           "`rank`.\n"
            "remainder: 'pad' gives the first samples again until all ranks have as many, 'drop' leaves out what "
            "remains, 'uneven' gives the first ranks one more.\n\nAll ranks give equal arguments, except `rank`. With a "
-           "group, construction is collective and "
-           "raises Mismatch on all ranks if they differ. Raises "
-           "InvalidArgument.")
+           "group, construction is collective and raises Mismatch on all ranks if they differ. Raises InvalidArgument.")
       .def("__len__", &Sampler::size, "Samples of this rank that are left in the epoch.")
       .def(
           "__iter__", [](const Sampler& self) { return nb::iter(nb::cast(indices_of(self))); },
@@ -153,8 +151,7 @@ void add_samplers(nb::module_& module) {
       .def("load_state_dict", &load_state_dict, "state"_a,
            nb::sig("def load_state_dict(self, state: dict[str, int]) -> None"),
            "Continues from there. Raises Mismatch when it is of another data set's size, seed or shuffle, "
-           "InvalidArgument "
-           "when it is not such a state.");
+           "InvalidArgument when it is not such a state.");
   module.def("rank_seed", &rank_seed, "seed"_a, "rank"_a,
              "A seed of 64 bits for this rank's dropout and augmentation, far from the other ranks'.");
 }
@@ -162,9 +159,6 @@ void add_samplers(nb::module_& module) {
 // libddp.MetricSet and EarlyStop: metrics over all ranks, and a stop that all ranks reach together.
 
 namespace {
-
-namespace nb = nanobind;
-using namespace nb::literals;
 
 using PythonMetrics = Exclusive<MetricSet>;
 using PythonStop = Exclusive<EarlyStop>;
@@ -264,9 +258,6 @@ void add_metrics(nb::module_& module) {
 
 namespace {
 
-namespace nb = nanobind;
-using namespace nb::literals;
-
 using PythonCheckpoints = Exclusive<Checkpoints>;
 
 void make_checkpoints(PythonCheckpoints* place, PythonGroup& group, nb::handle folder, int keep, nb::handle timeout,
@@ -315,28 +306,23 @@ void add_checkpoints(nb::module_& module) {
   nb::class_<PythonCheckpoints>(
       module, "Checkpoints",
       "The checkpoints in a folder, which all ranks see and one job at a time writes to: while another one does, save "
-      "raises Conflict with the names of both. An interrupted save "
-      "leaves the previous checkpoint whole; checksums reveal damage. Tensors are those of ProcessGroup, on the "
-      "CPU, of "
-      "any shape, by name: numpy arrays, model.state_dict().\n\n"
+      "raises Conflict with the names of both. An interrupted save leaves the previous checkpoint whole; checksums "
+      "reveal damage. Tensors are those of ProcessGroup, on the CPU, of any shape, by name: numpy arrays, "
+      "model.state_dict().\n\n"
       "save, save_sharded and restore are collective and block, without the GIL. All ranks raise the same Error, with "
-      "the "
-      "ranks concerned: SystemFailure (a file cannot be written or read), Protocol (damaged), Mismatch (of another "
-      "step, "
-      "model or number of ranks). One thread at a time.")
+      "the ranks concerned: SystemFailure (a file cannot be written or read), Protocol (damaged), Mismatch (of another "
+      "step, model or number of ranks). One thread at a time.")
       .def("__init__", &make_checkpoints, "group"_a, "folder"_a, nb::kw_only(), "keep"_a = 3, "timeout"_a = nb::none(),
            "memory"_a = false,
            nb::sig("def __init__(self, group: ProcessGroup, folder: str | os.PathLike[str], *, keep: int = 3, timeout: "
                    "float | datetime.timedelta | None = None, memory: bool = False) -> None"),
            "keep: how many of the newest to keep; save removes older ones. 0: all. timeout: of a save or restore, in "
-           "seconds; "
-           "default: half an hour. memory: nodes also keep the last save in memory, and restore takes it from there "
-           "when ddprun has restarted the ranks; equal on all ranks.")
+           "seconds; default: half an hour. memory: nodes also keep the last save in memory, and restore takes it from "
+           "there when ddprun has restarted the ranks; equal on all ranks.")
       .def("save", &save<kWhole>, "step"_a, "tensors"_a, "extra"_a = nb::bytes(""),
            nb::sig("def save(self, step: int, tensors: " DDP_NAMED ", extra: bytes = b'') -> None"),
            "Rank 0's tensors and extra, which stand for all ranks'. step: >= 0, equal on all ranks; one of the same "
-           "step "
-           "is replaced.")
+           "step is replaced.")
       .def("save_sharded", &save<kSharded>, "step"_a, "tensors"_a, "extra"_a = nb::bytes(""),
            nb::sig("def save_sharded(self, step: int, tensors: " DDP_NAMED ", extra: bytes = b'') -> None"),
            "Each rank's own tensors, as of a sharded optimizer. Only as many ranks can restore them.")

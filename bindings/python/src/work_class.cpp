@@ -4,15 +4,13 @@
 #include "classes.hpp"
 #include "completion_queue.hpp"
 #include "errors.hpp"
+#include "torch_adapter/call_apart.hpp"
 
 namespace ddp::python {
 namespace {
 
 namespace nb = nanobind;
 using namespace nb::literals;
-
-/// How long a signal may wait for its handler.
-constexpr std::chrono::milliseconds kLook{50};
 
 nb::object events() { return nb::module_::import_("libddp._events"); }
 
@@ -46,7 +44,7 @@ bool wait_until(const Work& work, Deadline limit) {
 void wait(PythonWork& work, nb::handle timeout) {
   const auto given = deadline_of(timeout);
   const Deadline latest = given ? *given : work.latest;
-  while (!wait_until(work.work, earlier(Deadline::after(kLook), latest))) {
+  while (!wait_until(work.work, earlier(Deadline::after(ddp_adapter::kSignalLook), latest))) {
     if (PyErr_CheckSignals() != 0) throw nb::python_error();
     if (latest.expired() && !has_ended(work.work)) {
       work.work.wait(latest);  // says what it is that still runs
@@ -91,9 +89,8 @@ void add_work(nb::module_& module) {
           "function"_a,
           nb::sig("def add_done_callback(self, function: collections.abc.Callable[[Work], object]) -> None"),
           "Calls function(work) once after the end: in the event loop that runs in this thread, if there is one; else "
-          "in the "
-          "thread that next calls wait(), done() or exception() of this Work, or libddp.poll(). Never in a thread of "
-          "libddp.")
+          "in the thread that next calls wait(), done() or exception() of this Work, or libddp.poll(). Never in a "
+          "thread of libddp.")
       .def(
           "__await__", [](nb::handle self) { return events().attr("end_of")(self).attr("__await__")(); },
           nb::sig("def __await__(self) -> collections.abc.Generator[object, None, None]"))

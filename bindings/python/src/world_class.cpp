@@ -53,11 +53,32 @@ PythonWorld* make_world(nb::handle timeout, const std::optional<std::string>& la
   return new PythonWorld(std::move(shared));
 }
 
+Deadline limit_of(nb::handle timeout) { return deadline_of(timeout).value_or(Deadline::after(kStoreTimeout)); }
+
+/// Calls @p function with the World under its lock, which a call interrupted by a signal may still hold. Throws
+/// Error(timeout) if it does so at @p limit.
+template <class Function>
+auto call_world(std::shared_ptr<SharedWorld> shared, Function function, std::optional<Deadline> limit = {}) {
+  return interruptible([shared = std::move(shared), function = std::move(function), limit] {
+    std::unique_lock lock(shared->calls, std::defer_lock);
+    if (!limit) lock.lock();
+    if (limit && !lock.try_lock_until(limit->when())) {
+      throw Error{{.code = ErrorCode::timeout,
+                   .attempted = "using the job's store",
+                   .cause = "another call to it is still under way"}};
+    }
+    return function(*shared->world);
+  });
+}
+
 PythonGroup make_group(const PythonWorld& world, const std::string& backend) {
-  return PythonGroup(interruptible([shared = world.job("making the process group"), backend] {
-    const std::lock_guard lock(shared->calls);
-    return make_process_group(*shared->world, backend);
-  }));
+  return PythonGroup(call_world(world.job("making the process group"),
+                                [backend](World& real) { return make_process_group(real, backend); }));
+}
+
+template <auto kFact, class... Arguments>
+auto world_fact(const PythonWorld& world, Arguments... arguments) {
+  return (world.facts().*kFact)(arguments...);
 }
 
 nb::dict settings_of(const PythonWorld& world) {
@@ -73,12 +94,10 @@ void export_settings(const PythonWorld& world) {
 }
 
 std::optional<EnvironmentReport> environment_report(const PythonWorld& world, nb::handle timeout, bool all) {
-  const Deadline limit = deadline_of(timeout).value_or(Deadline::after(kStoreTimeout));
-  return interruptible([shared = world.job("asking for all ranks' environments"), limit, all] {
-    const std::unique_lock lock(shared->calls, limit.when());
-    if (!lock) throw busy_store();
-    return EnvironmentReport::gather(shared->world->key_value_store(), limit, all);
-  });
+  const Deadline limit = limit_of(timeout);
+  return call_world(
+      world.job("asking for all ranks' environments"),
+      [limit, all](World& real) { return EnvironmentReport::gather(real.key_value_store(), limit, all); }, limit);
 }
 
 std::string repr(const PythonWorld& world) {
@@ -131,10 +150,7 @@ void add_services(nb::class_<PythonWorld>& made) {
       .def_prop_ro(
           "secret",
           [](const PythonWorld& world) {
-            const Bytes secret = interruptible([shared = world.job("asking for the job's secret")] {
-              const std::lock_guard lock(shared->calls);
-              return job_secret(*shared->world);
-            });
+            const Bytes secret = call_world(world.job("asking for the job's secret"), &job_secret);
             return nb::bytes(secret.data(), secret.size());
           },
           "Random bytes that the ranks know and others do not; empty in a world of one.")
@@ -144,10 +160,7 @@ void add_services(nb::class_<PythonWorld>& made) {
       .def(
           "leave_session",
           [](const PythonWorld& world) {
-            run_interruptibly([shared = world.job("leaving the launcher's service")] {
-              const std::lock_guard lock(shared->calls);
-              shared->world->leave_session();
-            });
+            call_world(world.job("leaving the launcher's service"), [](World& real) { real.leave_session(); });
           },
           "Leaves the launcher's key-value service now; facts and groups stay.")
       .def(
@@ -162,41 +175,30 @@ void add_world(nb::module_& module) {
       "init", &make_world, "timeout"_a.none(), "launch"_a.none(), "keep_session"_a, nb::rv_policy::take_ownership,
       nb::sig("def init(timeout: float | datetime.timedelta | None, launch: str | None, keep_session: bool) -> World"));
 
-  const auto number = [](int (World::*fact)() const noexcept) {
-    return [fact](const PythonWorld& world) { return (world.facts().*fact)(); };
-  };
   nb::class_<PythonWorld> made(module, "World",
                                "The job as this process sees it. Made by libddp.init(), on all ranks.");
-  made.def_prop_ro("rank", number(&World::rank))
-      .def_prop_ro("world_size", number(&World::world_size))
-      .def_prop_ro("local_rank", number(&World::local_rank), "Position among the ranks of this node.")
-      .def_prop_ro("local_world_size", number(&World::local_world_size), "Ranks on this node.")
-      .def_prop_ro("node_rank", number(&World::node_rank), "This node's number.")
-      .def_prop_ro("num_nodes", number(&World::num_nodes))
+  made.def_prop_ro("rank", &world_fact<&World::rank>)
+      .def_prop_ro("world_size", &world_fact<&World::world_size>)
+      .def_prop_ro("local_rank", &world_fact<&World::local_rank>, "Position among the ranks of this node.")
+      .def_prop_ro("local_world_size", &world_fact<&World::local_world_size>, "Ranks on this node.")
+      .def_prop_ro("node_rank", &world_fact<&World::node_rank>, "This node's number.")
+      .def_prop_ro("num_nodes", &world_fact<&World::num_nodes>)
       .def_prop_ro(
           "source", [](const PythonWorld& world) { return std::string(to_string(world.facts().source())); },
           "Where ranks come from: pmix, pmi2, torchrun, openmpi, slurm or single.")
-      .def_prop_ro("source_reason", [](const PythonWorld& world) { return world.facts().source_reason(); })
-      .def_prop_ro("interface_name", [](const PythonWorld& world) { return world.facts().interface_name(); })
-      .def_prop_ro("interface_address", [](const PythonWorld& world) { return world.facts().interface_address(); })
-      .def_prop_ro("interface_reason", [](const PythonWorld& world) { return world.facts().interface_reason(); })
+      .def_prop_ro("source_reason", &world_fact<&World::source_reason>)
+      .def_prop_ro("interface_name", &world_fact<&World::interface_name>)
+      .def_prop_ro("interface_address", &world_fact<&World::interface_address>)
+      .def_prop_ro("interface_reason", &world_fact<&World::interface_reason>)
       .def_prop_ro("closed", &PythonWorld::closed)
-      .def(
-          "node_of", [](const PythonWorld& world, int rank) { return world.facts().node_of(rank); }, "rank"_a,
-          "The node of a rank, from 0.")
-      .def(
-          "local_rank_of", [](const PythonWorld& world, int rank) { return world.facts().local_rank_of(rank); },
-          "rank"_a, "The local rank of a rank: its position among those of its node.")
-      .def(
-          "ranks_on_node", [](const PythonWorld& world, int node) { return world.facts().ranks_on_node(node); },
-          "node"_a, "Ascending.")
+      .def("node_of", &world_fact<&World::node_of, int>, "rank"_a, "The node of a rank, from 0.")
+      .def("local_rank_of", &world_fact<&World::local_rank_of, int>, "rank"_a,
+           "The local rank of a rank: its position among those of its node.")
+      .def("ranks_on_node", &world_fact<&World::ranks_on_node, int>, "node"_a, "Ascending.")
       .def(
           "hostname",
           [](const PythonWorld& world, int rank) {
-            return interruptible([shared = world.job("asking for a host name"), rank] {
-              const std::lock_guard lock(shared->calls);
-              return shared->world->hostname(rank);
-            });
+            return call_world(world.job("asking for a host name"), [rank](World& real) { return real.hostname(rank); });
           },
           "rank"_a, "Host of any rank.")
       .def_prop_ro(
@@ -206,11 +208,9 @@ void add_world(nb::module_& module) {
             return device ? std::optional(device->index) : std::nullopt;
           },
           "The CUDA device that this rank should use; None without one.")
+      .def_prop_ro("device", &world_fact<&World::device>, "The same with its UUID and the reason.")
       .def_prop_ro(
-          "device", [](const PythonWorld& world) { return world.facts().device(); },
-          "The same with its UUID and the reason.")
-      .def_prop_ro(
-          "placement", [](const PythonWorld& world) { return world.facts().placement(); },
+          "placement", &world_fact<&World::placement>,
           "What init() bound this process to; None unless DDP_BIND asked for it, and where ddprun has bound it.")
       .def_prop_ro("settings", &settings_of, nb::sig("def settings(self) -> dict[str, str]"),
                    "Environment variables of NCCL, UCX, gloo and OpenMP that suit placement; empty without one.")
@@ -229,28 +229,18 @@ void add_world(nb::module_& module) {
 
 namespace {
 
-namespace nb = nanobind;
-using namespace nb::literals;
-
-/// Calls the store under its lock, which a call interrupted by a signal may still hold.
+/// Calls the store under its lock.
 template <class Function>
-auto call_store(const PythonStore& store, Deadline deadline, Function function) {
-  return interruptible([shared = store.shared, deadline, function = std::move(function)] {
-    const std::unique_lock lock(shared->calls, deadline.when());
-    if (!lock) throw busy_store();
-    return function(shared->world->key_value_store());
-  });
+auto call_store(const PythonStore& store, Deadline limit, Function function) {
+  return call_world(
+      store.shared, [function = std::move(function)](World& world) { return function(world.key_value_store()); },
+      limit);
 }
-
-Deadline limit_of(nb::handle timeout) { return deadline_of(timeout).value_or(Deadline::after(kStoreTimeout)); }
 
 void put(const PythonStore& store, const std::string& key, const nb::bytes& value) {
   const auto* first = static_cast<const std::byte*>(value.data());
   call_store(store, Deadline::after(kStoreTimeout),
-             [key, bytes = Bytes(first, first + value.size())](KeyValueStore& real) {
-               real.put(key, bytes);
-               return true;
-             });
+             [key, bytes = Bytes(first, first + value.size())](KeyValueStore& real) { real.put(key, bytes); });
 }
 
 nb::bytes get(const PythonStore& store, int rank, const std::string& key, nb::handle timeout) {
@@ -262,28 +252,17 @@ nb::bytes get(const PythonStore& store, int rank, const std::string& key, nb::ha
 
 void fence(const PythonStore& store, nb::handle timeout) {
   const Deadline limit = limit_of(timeout);
-  call_store(store, limit, [limit](KeyValueStore& real) {
-    real.fence(limit);
-    return true;
-  });
+  call_store(store, limit, [limit](KeyValueStore& real) { real.fence(limit); });
 }
 
 std::shared_ptr<TorchStore> make_torch_store(const PythonWorld& world, nb::handle timeout) {
   const Deadline limit = limit_of(timeout);
-  return interruptible([shared = world.job("making a store of torch.distributed"), limit] {
-    const std::unique_lock lock(shared->calls, limit.when());
-    if (!lock) throw busy_store();
-    return std::make_shared<TorchStore>(*shared->world, limit);
-  });
+  return call_world(
+      world.job("making a store of torch.distributed"),
+      [limit](World& real) { return std::make_shared<TorchStore>(real, limit); }, limit);
 }
 
 }  // namespace
-
-Error busy_store() {
-  return Error{{.code = ErrorCode::timeout,
-                .attempted = "using the job's store",
-                .cause = "another call to it is still under way"}};
-}
 
 void add_store(nb::module_& module) {
   nb::class_<PythonStore>(
@@ -298,8 +277,7 @@ void add_store(nb::module_& module) {
       .def("fence", &fence, "timeout"_a = nb::none(),
            nb::sig("def fence(self, timeout: float | datetime.timedelta | None = None) -> None"),
            "Returns once every rank has called it as often. Raises Timeout with the ranks that did not; the store "
-           "cannot be "
-           "used after that.")
+           "cannot be used after that.")
       .def_prop_ro("transport", [](const PythonStore& store) {
         return call_store(store, Deadline::after(kStoreTimeout),
                           [](KeyValueStore& real) { return std::string(real.transport()); });

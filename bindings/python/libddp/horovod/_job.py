@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import atexit
+import collections
+import functools
+import itertools
 import os
 import sys
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import libddp
@@ -21,7 +25,10 @@ class Job:
         self.world, self.group, self.named, self.timeout = world, group, named, timeout
         self.ranks = list(group.global_ranks)
         self.rank, self.size = group.rank, group.size
-        self.number = _Numbers()
+        # the operations without a name of each kind and process set: ranks submit them in one order; one call is atomic
+        self.numbers: dict[tuple[str, int], Iterator[int]] = collections.defaultdict(
+            functools.partial(itertools.count, 1))
+        self.joins = 0  # behind one, ranks count anew: they may have come to unlike numbers
         nodes = [world.node_of(each) for each in self.ranks]
         own = nodes[self.rank]
         mates = [place for place, node in enumerate(nodes) if node == own]
@@ -31,21 +38,6 @@ class Job:
         crossing = [node for node, count in zip(order, per_node) if count > self.local_rank]
         self.cross_rank, self.cross_size = crossing.index(own), len(crossing)
         self.is_homogeneous = len(set(per_node)) == 1
-
-
-class _Numbers:
-    """Counts the operations without a name of each kind and process set: ranks submit them in one order."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._counts: dict[tuple[str, int], int] = {}
-        self.joins = 0  # behind one, ranks count anew: they may have come to unlike numbers
-
-    def next(self, kind: str, set_number: int) -> int:
-        with self._lock:
-            key = (kind, set_number)
-            self._counts[key] = self._counts.get(key, 0) + 1
-            return self._counts[key]
 
 
 _job: Job | None = None
@@ -290,10 +282,6 @@ def mpi_enabled() -> bool:
     return False
 
 
-def mpi_built() -> bool:
-    return False
-
-
 def gloo_enabled() -> bool:
     job()
     return True  # what scripts ask where they need CPU operations without MPI
@@ -312,12 +300,11 @@ def nccl_built() -> int:
     return int(major) * (1000 if (major, minor) <= (2, 8) else 10000) + int(minor) * 100 + int(patch)
 
 
-def ddl_built() -> bool:
+def mpi_built() -> bool:
     return False
 
 
-def ccl_built() -> bool:
-    return False
+ddl_built = ccl_built = mpi_built
 
 
 def cuda_built() -> bool:

@@ -16,7 +16,7 @@ from torch.utils.dlpack import from_dlpack
 import libddp
 from libddp import _core
 from libddp.horovod import _job, process_sets
-from libddp.horovod.exceptions import HorovodInternalError
+from libddp.horovod.exceptions import HorovodInternalError, translated
 from libddp.horovod.process_sets import ProcessSet
 
 Finish = Callable[[Any], Any]  # what an operation returns, of the engine's handle
@@ -57,9 +57,9 @@ class Unnamed(str):
 def label(kind: str, name: str | None, number: int) -> str:
     if name is not None:
         return name
-    numbers = _job.job().number
-    made = Unnamed(f"{kind}.noname.{numbers.joins}." if numbers.joins else f"{kind}.noname.")
-    made.number = numbers.next(made, number)
+    job = _job.job()
+    made = Unnamed(f"{kind}.noname.{job.joins}." if job.joins else f"{kind}.noname.")
+    made.number = next(job.numbers[made, number])
     return made
 
 
@@ -69,9 +69,9 @@ def start(kind: str, name: str, process_set: ProcessSet, tensors: Sequence[torch
     """Submits it. tensors: on the CPU, contiguous, of types that the engine knows. finish: None: `result` is what it returns."""
     number = member(process_set)
     # detached: a tensor that keeps the memory whatever becomes of the caller's
-    return keep(submitted(_job.job().named.submit, kind, name.encode("utf-8", "surrogateescape"), number,
-                          list(map(torch.Tensor.detach, tensors)), op, root, splits, on_gpu, prescale, postscale,
-                          name.number if isinstance(name, Unnamed) else 0), finish, result)
+    return keep(translated(_job.job().named.submit, kind, name.encode("utf-8", "surrogateescape"), number,
+                           list(map(torch.Tensor.detach, tensors)), op, root, splits, on_gpu, prescale, postscale,
+                           name.number if isinstance(name, Unnamed) else 0), finish, result)
 
 
 def start_plain(tensor: torch.Tensor, name: str | None, op: int | None, waits: bool) -> int | None:
@@ -80,23 +80,13 @@ def start_plain(tensor: torch.Tensor, name: str | None, op: int | None, waits: b
     job = _job.current()
     if job is None:
         return None
-    try:
+    try:  # no call of translated(), which 1,000 of these would notice
         handle = job.named.all_reduce(tensor, name, op, not waits)
     except libddp.InvalidArgument:
         raise
-    except libddp.Error as error:  # that ended all operations
+    except libddp.Error as error:
         raise HorovodInternalError.of(error) from None
     return None if handle is None else keep(handle, None, tensor)
-
-
-def submitted(call: Callable[..., Any], *arguments: Any) -> Any:
-    """The engine's handle. What is wrong with the arguments stays a ValueError."""
-    try:
-        return call(*arguments)
-    except libddp.InvalidArgument:
-        raise
-    except libddp.Error as error:  # that ended all operations
-        raise HorovodInternalError.of(error) from None
 
 
 def keep(handle: Any, finish: Finish | None, result: Any = None) -> int:
@@ -110,8 +100,7 @@ def poll(handle: int) -> bool:
     found = _submitted.get(handle)
     if found is None:
         raise ValueError(f"handle {handle} is not known: it was synchronized, or Horovod has been shut down")
-    done: bool = found[0].done()
-    return done
+    return bool(found[0].done())
 
 
 def synchronize(handle: int) -> Any:

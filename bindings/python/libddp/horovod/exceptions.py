@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import libddp
 from libddp import _errors
 
@@ -22,6 +25,16 @@ class HorovodInternalError(libddp.Error):
 
 def _restored(error: libddp.Error) -> HorovodInternalError:
     return HorovodInternalError.of(error)
+
+
+def translated(call: Callable[..., Any], *arguments: Any) -> Any:
+    """What the call returns. Failures that end all operations are HorovodInternalError, wrong arguments ValueError."""
+    try:
+        return call(*arguments)
+    except libddp.InvalidArgument:
+        raise
+    except libddp.Error as error:
+        raise HorovodInternalError.of(error) from None
 
 
 class HostsUpdatedInterrupt(RuntimeError):

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import functools
-import io
 import itertools
 import pickle
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch.utils.dlpack import from_dlpack
@@ -41,8 +40,7 @@ def _pickler() -> Callable[[Any], bytes]:
         import cloudpickle  # type: ignore[import-not-found, import-untyped, unused-ignore]
     except ImportError:
         return functools.partial(pickle.dumps, protocol=pickle.HIGHEST_PROTOCOL)
-    made: Callable[[Any], bytes] = cloudpickle.dumps
-    return made
+    return cast("Callable[[Any], bytes]", cloudpickle.dumps)
 
 
 def _sent(obj: Any) -> torch.Tensor:
@@ -60,7 +58,7 @@ def broadcast_object(obj: Any, root_rank: int = 0, name: str | None = None,
         return obj
     size = mpi_ops.broadcast_(torch.tensor([0]), root_rank, name + ".sz", process_set)
     received = mpi_ops.broadcast_(torch.empty(int(size), dtype=torch.uint8), root_rank, name + ".t", process_set)
-    return pickle.load(io.BytesIO(received.numpy().tobytes()))
+    return pickle.loads(received.numpy().tobytes())
 
 
 def broadcast_object_fn(root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
@@ -88,18 +86,14 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int, 
     tensors: list[torch.Tensor] = []
 
     def take(value: Any) -> Any:
-        """A state without its tensors, which follow one by one."""
-        if isinstance(value, torch.Tensor):
-            tensors.append(value)
-            return _Place(len(tensors) - 1, value.dtype, tuple(value.shape), value.device.type)
-        if isinstance(value, dict):
-            return {key: take(each) for key, each in value.items()}
-        if isinstance(value, (list, tuple)) and type(value) in (list, tuple):
-            return type(value)(take(each) for each in value)
-        return value
+        """Tensors follow one by one."""
+        if not isinstance(value, torch.Tensor):
+            return value
+        tensors.append(value)
+        return _Place(len(tensors) - 1)
 
-    plan = broadcast_object((own, take(state)) if is_root else None, root_rank, "broadcast_optimizer_state")
-    shapes, skeleton = plan
+    plan = (own, _mapped(take, state), [(tuple(each.shape), each.dtype) for each in tensors]) if is_root else None
+    shapes, skeleton, layouts = broadcast_object(plan, root_rank, "broadcast_optimizer_state")
     differing = [f"group {number}: {here} here, {there} on rank {root_rank}"
                  for number, (here, there) in enumerate(zip(own, shapes)) if here != there]
     if len(own) != len(shapes):
@@ -112,42 +106,29 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int, 
             for each in group["params"]:
                 if each.requires_grad and each.grad is None:
                     each.grad = torch.zeros_like(each)
-    received: dict[int, torch.Tensor] = {}
-
-    def collect(value: Any) -> None:
-        if isinstance(value, _Place):
-            received[value.number] = tensors[value.number].detach().cpu() if is_root else torch.empty(value.shape, dtype=value.dtype)
-        elif isinstance(value, dict):
-            for each in value.values():
-                collect(each)
-        elif type(value) in (list, tuple):
-            for each in value:
-                collect(each)
-
-    collect(skeleton)
-    handles = [mpi_ops._broadcast(received[number].contiguous(), root_rank, f"broadcast_optimizer_state.{number}")
-               for number in sorted(received)]
+    received = ([each.detach().cpu() for each in tensors] if is_root
+                else [torch.empty(shape, dtype=dtype) for shape, dtype in layouts])
+    handles = [mpi_ops._broadcast(each.contiguous(), root_rank, f"broadcast_optimizer_state.{number}")
+               for number, each in enumerate(received)]
     made = [mpi_ops.synchronize(handle) for handle in handles]
     if is_root:
         return
-
-    def fill(value: Any) -> Any:
-        if isinstance(value, _Place):
-            return made[value.number]
-        if isinstance(value, dict):
-            return {key: fill(each) for key, each in value.items()}
-        if type(value) in (list, tuple):
-            return type(value)(fill(each) for each in value)
-        return value
-
-    restored = fill(skeleton)
+    restored = _mapped(lambda value: made[value.number] if isinstance(value, _Place) else value, skeleton)
     for mine, theirs in zip(state["param_groups"], restored["param_groups"]):
         theirs["params"] = mine["params"]
     torch.optim.Optimizer.load_state_dict(optimizer, restored)
 
 
-class _Place:
+class _Place(NamedTuple):
     """Stands for a tensor in what is sent as an object."""
 
-    def __init__(self, number: int, dtype: torch.dtype, shape: tuple[int, ...], device: str) -> None:
-        self.number, self.dtype, self.shape, self.device = number, dtype, shape, device
+    number: int
+
+
+def _mapped(change: Callable[[Any], Any], value: Any) -> Any:
+    """The same nested values with change(leaf) for each leaf."""
+    if isinstance(value, dict):
+        return {key: _mapped(change, each) for key, each in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_mapped(change, each) for each in value)
+    return change(value)

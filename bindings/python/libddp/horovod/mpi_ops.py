@@ -8,20 +8,20 @@ all ranks of the set, which then continue.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.utils.dlpack import from_dlpack
 
 import libddp
-from libddp.horovod import _adasum, _job, _operations
+from libddp.horovod import _job, _operations
 from libddp.horovod._job import (ccl_built, cross_rank, cross_size, cuda_built, ddl_built, gloo_built, gloo_enabled, init,
                                  is_homogeneous, is_initialized, local_rank, local_size, mpi_built, mpi_enabled,
                                  mpi_threads_supported, nccl_built, rank, rocm_built, shutdown, size, start_timeline,
                                  stop_timeline)
 from libddp.horovod._operations import forget_all, poll, synchronize
 from libddp.horovod.compression import Compression
-from libddp.horovod.exceptions import HorovodInternalError
+from libddp.horovod.exceptions import HorovodInternalError, translated
 from libddp.horovod.process_sets import ProcessSet, global_process_set
 
 __all__ = ["Adasum", "Average", "ExactAverage", "Max", "Min", "Product", "Sum", "allgather", "allgather_async", "allreduce", "allreduce_",
@@ -108,6 +108,26 @@ def _reduce_one(tensor: torch.Tensor, in_place: bool, name: str | None, op: int,
     return _operations.start("all_reduce", label, process_set, (target,), None, _OPS[op], result=target)
 
 
+# Adasum (Maleki et al., arXiv 2006.02924): sums of gradients that shrink where they point the same way. For any number
+# of ranks: the tree's last one may have no partner.
+
+def _adasum_of_two(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Adds two vectors of float64."""
+    dot = torch.dot(one, other)
+    squares = torch.dot(one, one), torch.dot(other, other)
+    factors = [1.0 - dot / (2.0 * square) if square > 0 else torch.ones((), dtype=one.dtype) for square in squares]
+    return cast(torch.Tensor, factors[0] * one + factors[1] * other)
+
+
+def _adasum_tree(gathered: torch.Tensor) -> torch.Tensor:
+    """Combines one row for each rank, in rank order: the same bits on all ranks."""
+    rows: list[torch.Tensor] = [each.double() for each in gathered]
+    while len(rows) > 1:
+        paired = [_adasum_of_two(rows[at], rows[at + 1]) for at in range(0, len(rows) - 1, 2)]
+        rows = paired + rows[len(rows) - len(rows) % 2:]
+    return rows[0].to(gathered.dtype)
+
+
 def _adasum_reduce(tensors: _Tensors, targets: _Tensors | None, single: bool, name: str | None, prescale_factor: float,
                    postscale_factor: float, process_set: ProcessSet) -> int:
     rows = [_operations.scaled(_operations.on_cpu(each), prescale_factor).reshape(1, -1) for each in tensors]
@@ -116,7 +136,7 @@ def _adasum_reduce(tensors: _Tensors, targets: _Tensors | None, single: bool, na
     def finish(handle: Any) -> Any:
         made = []
         for result, row, like in zip(handle.results(), rows, tensors):
-            combined = _adasum.tree(from_dlpack(result[0]).view(row.dtype).view(sum(result[1]), row.numel()))
+            combined = _adasum_tree(from_dlpack(result[0]).view(row.dtype).view(sum(result[1]), row.numel()))
             made.append(_operations.scaled(combined, postscale_factor).view(like.shape).to(like.device))
         if targets is not None:
             for target, each in zip(targets, made):
@@ -185,8 +205,7 @@ def allreduce(tensor: torch.Tensor, average: bool | None = None, name: str | Non
         reduced = _operations.apply(_Allreduce, allreduce_async, arguments, sent)
     else:
         reduced = synchronize(allreduce_async(sent, None, name, op, prescale_factor, postscale_factor, process_set))
-    made: torch.Tensor = compression.decompress(reduced, context)
-    return made
+    return cast(torch.Tensor, compression.decompress(reduced, context))
 
 
 def allreduce_(tensor: torch.Tensor, average: bool | None = None, name: str | None = None, op: int | None = None,
@@ -198,8 +217,7 @@ def allreduce_(tensor: torch.Tensor, average: bool | None = None, name: str | No
         started = _operations.start_plain(tensor, name, op, True)
     if started is None:
         started = _reduce_one(tensor, True, name, _op_of(op, average), prescale_factor, postscale_factor, process_set)
-    made: torch.Tensor = synchronize(started)
-    return made
+    return cast(torch.Tensor, synchronize(started))
 
 
 def grouped_allreduce(tensors: _Tensors, average: bool | None = None, name: str | None = None,
@@ -216,9 +234,8 @@ def grouped_allreduce(tensors: _Tensors, average: bool | None = None, name: str 
 def grouped_allreduce_(tensors: _Tensors, average: bool | None = None, name: str | None = None, op: int | None = None,
                        prescale_factor: float = 1.0, postscale_factor: float = 1.0,
                        process_set: ProcessSet = global_process_set) -> list[torch.Tensor]:
-    made: list[torch.Tensor] = synchronize(grouped_allreduce_async_(tensors, average, name, op, prescale_factor,
-                                                                    postscale_factor, process_set))
-    return made
+    started = grouped_allreduce_async_(tensors, average, name, op, prescale_factor, postscale_factor, process_set)
+    return cast("list[torch.Tensor]", synchronize(started))
 
 
 def sparse_allreduce_async(tensor: torch.Tensor, name: str, op: int, process_set: ProcessSet = global_process_set) -> Callable[[], torch.Tensor]:
@@ -282,8 +299,7 @@ class _Allgather(torch.autograd.Function):
 
 def allgather(tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> torch.Tensor:
     """All ranks' rows, in rank order. First dimensions may differ."""
-    made: torch.Tensor = _operations.apply(_Allgather, _named("allgather", name, process_set), process_set, tensor)[0]
-    return made
+    return grouped_allgather([tensor], _named("allgather", name, process_set), process_set)[0]
 
 
 def _named(kind: str, name: str | None, process_set: ProcessSet) -> str:
@@ -337,14 +353,12 @@ class _Broadcast(torch.autograd.Function):
 def broadcast(tensor: torch.Tensor, root_rank: int, name: str | None = None,
               process_set: ProcessSet = global_process_set) -> torch.Tensor:
     """A new tensor: that of root_rank, which counts among all ranks, in a process set, too."""
-    made: torch.Tensor = _operations.apply(_Broadcast, tensor, root_rank, name, process_set)
-    return made
+    return cast(torch.Tensor, _operations.apply(_Broadcast, tensor, root_rank, name, process_set))
 
 
 def broadcast_(tensor: torch.Tensor, root_rank: int, name: str | None = None,
                process_set: ProcessSet = global_process_set) -> torch.Tensor:
-    made: torch.Tensor = synchronize(_broadcast(tensor, root_rank, name, process_set))
-    return made
+    return cast(torch.Tensor, synchronize(_broadcast(tensor, root_rank, name, process_set)))
 
 
 # alltoall
@@ -473,12 +487,12 @@ def join(device: int = -1) -> int:
     from libddp.horovod import optimizer
     job = _job.job()
     stepping = optimizer.check_join() if job.size > 1 else None
-    handle = _operations.keep(_operations.submitted(job.named.join), lambda native: job.ranks.index(native.last_joined()))
+    handle = _operations.keep(translated(job.named.join), lambda native: job.ranks.index(native.last_joined()))
     if stepping is not None:
         optimizer.take_part_in_steps(stepping)
-    last: int = synchronize(handle)
-    job.number.joins += 1
-    return last
+    last = synchronize(handle)
+    job.joins += 1
+    return int(last)
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:

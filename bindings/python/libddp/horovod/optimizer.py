@@ -6,6 +6,7 @@ schedulers see the ranks' common gradients without synchronize(), which stays va
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import gc
 import itertools
@@ -18,7 +19,7 @@ import torch
 
 import libddp
 from libddp import _comm_hooks, _observers
-from libddp.horovod import _compiled_models, _compressing_hook, _job, _sparse_gradients, _timeline, mpi_ops
+from libddp.horovod import _gradients, _job, mpi_ops
 from libddp.horovod.compression import Compression
 from libddp.horovod.exceptions import HorovodInternalError
 from libddp.horovod.mpi_ops import Adasum, Average, ExactAverage, Max, Min, Product, Sum
@@ -121,15 +122,9 @@ def take_part_in_steps(optimizer: Any) -> None:
                 return
 
 
-class _Counters(dict[tuple[int, ...], Any]):
-    """How many backends some ranks have had: equal on all of them."""
-
-    def __missing__(self, key: tuple[int, ...]) -> Any:
-        made = self[key] = itertools.count()
-        return made
-
-
-_stores, _instances = _Counters(), _Counters()
+# how many stores and optimizers some ranks have had: equal on all of them
+_stores: dict[tuple[int, ...], Iterator[int]] = collections.defaultdict(itertools.count)
+_instances: dict[tuple[int, ...], Iterator[int]] = collections.defaultdict(itertools.count)
 
 
 def _name_of(process_set: ProcessSet) -> str:
@@ -181,11 +176,11 @@ class _DistributedOptimizer(torch.optim.Optimizer):
             return adapter.reduce_hook(_HOOKS[self.op]) if self.op in _HOOKS else None
         if self.op == Average and self._compression in (Compression.fp16, Compression.bf16):
             return adapter.compress_hook("float16" if self._compression is Compression.fp16 else "bfloat16")
-        hook = _compressing_hook.make(
+        hook = _gradients.compressing_hook(
             self._compression, _HOOKS.get(self.op, "sum").upper(), 1 / self._predivide,
             self._predivide / (self.process_set.size() or 1) if self.op == Average else 1.0,
             self._backend_for(f"compressed {tensors[0].device}", tensors[0].device))
-        return adapter.python_hook(_compressing_hook.name_of(self._compression), None, hook, tensors)
+        return adapter.python_hook(_gradients.compressor_name(self._compression), None, hook, tensors)
 
     def _adds_up(self) -> bool:
         return self.op in (Average, ExactAverage)
@@ -198,7 +193,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
 
     def _sparse(self, own: list[torch.Tensor]) -> set[int]:
         """The ids of parameters whose gradients go by their rows."""
-        found = _sparse_gradients.of_embeddings(own)
+        found = _gradients.sparse_ones(own)
         if found and (self.op != Average or self._compression is not Compression.none):
             names = [name for each, name in self._parameter_names.items() if id(each) in found]
             raise ValueError(f"the gradients of {', '.join(names)} are sparse: give sparse_as_dense=True, as rows are averaged "
@@ -220,7 +215,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         sparse = set() if self._sparse_as_dense else self._sparse(own)
         for handle in self._dense_hooks:
             handle.remove()
-        self._dense_hooks = _sparse_gradients.make_dense(self._requires_update) if self._sparse_as_dense else []
+        self._dense_hooks = _gradients.make_dense(self._requires_update) if self._sparse_as_dense else []
         by_device: dict[torch.device, list[torch.Tensor]] = {}
         for each in own:
             by_device.setdefault(each.device, []).append(each)
@@ -242,8 +237,8 @@ class _DistributedOptimizer(torch.optim.Optimizer):
                 find_straggler=False, compute=None, reduce=None)
             engine.begin_by_gradients(self.backward_passes_per_step, self._adds_up())
             self._engines.append(engine)
-        _timeline.begin(self, _job.job().named.recording())
-        _compiled_models.cut_by(self)
+        _gradients.begin_record(self, _job.job().named.recording())
+        _gradients.cut_by(self)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Collective over the process set, as the constructor."""
@@ -308,7 +303,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         result = super(self.__class__, self).step(closure)  # where it fails, another step() exchanges nothing once more
         self._synchronized = False
         if self._engines:
-            _timeline.record(self)
+            _gradients.record_step(self)
         return result
 
     def _with_common_loss(self, closure: Any) -> Any:
@@ -394,7 +389,7 @@ def DistributedOptimizer(optimizer: torch.optim.Optimizer, named_parameters: Any
         raise ValueError("gradient_predivide_factor not supported with op != Average")
     if backward_passes_per_step <= 0:
         raise ValueError("backward_passes_per_step must be > 0")
-    _compressing_hook.check(compression)
+    _gradients.check_compressor(compression)
     if comm_hook is not None and (op != Average or compression is not Compression.none or gradient_predivide_factor != 1.0):
         raise ValueError("comm_hook averages: leave out op, compression and gradient_predivide_factor")
     state, hook = comm_hook if isinstance(comm_hook, tuple) and len(comm_hook) == 2 else (None, comm_hook)

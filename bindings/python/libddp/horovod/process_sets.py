@@ -7,7 +7,7 @@ from typing import Any
 
 import libddp
 from libddp.horovod import _job
-from libddp.horovod.exceptions import HorovodInternalError
+from libddp.horovod.exceptions import translated
 
 
 class ProcessSet:
@@ -22,14 +22,9 @@ class ProcessSet:
             ranks_or_comm = _mpi_check.world_ranks(ranks_or_comm)
         self.ranks = sorted(int(each) for each in ranks_or_comm)
 
-    def _invalidate(self) -> None:
-        self.process_set_id = None
-
     def size(self) -> int | None:
         """None before the set is registered."""
-        if self.process_set_id is None:
-            return None
-        return len(self.ranks or ())
+        return None if self.process_set_id is None else len(self.ranks or ())
 
     def rank(self) -> int | None:
         """This process's number in the set. ValueError if it is not in it; None before the set is registered."""
@@ -40,9 +35,7 @@ class ProcessSet:
         return (self.ranks or []).index(_job.rank())
 
     def included(self) -> bool | None:
-        if self.process_set_id is None:
-            return None
-        return _job.rank() in (self.ranks or ())
+        return None if self.process_set_id is None else _job.rank() in (self.ranks or ())
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ProcessSet) and self.process_set_id == other.process_set_id and self.ranks == other.ranks
@@ -72,7 +65,7 @@ def register_all(process_sets: Any) -> None:
 
 def forget_all() -> None:
     for each in _registered:
-        each._invalidate()
+        each.process_set_id = None
     _registered.clear()
     global_process_set.ranks = None
 
@@ -85,13 +78,8 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
     known = [each.ranks for each in (global_process_set, *_registered)]
     if made.process_set_id is not None or made.ranks in known:
         raise ValueError(f"A process set with ranks {made.ranks} already exists.")
-    try:
-        number = job.named.add_set([job.ranks[each] if 0 <= each < job.size else each for each in made.ranks])
-    except libddp.InvalidArgument:
-        raise
-    except libddp.Error as error:
-        raise HorovodInternalError.of(error) from None
-    made.process_set_id = number
+    made.process_set_id = translated(
+        job.named.add_set, [job.ranks[each] if 0 <= each < job.size else each for each in made.ranks])
     _registered.append(made)
     return made
 
@@ -100,15 +88,12 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     """Collective over all ranks. False for a set that is not registered, and for the global one."""
     if process_set.process_set_id is None or process_set is global_process_set or process_set not in _registered:
         return False
-    job = _job.job()
     try:
-        job.named.remove_set(process_set.process_set_id)
+        translated(_job.job().named.remove_set, process_set.process_set_id)
     except libddp.InvalidArgument:
         return False
-    except libddp.Error as error:
-        raise HorovodInternalError.of(error) from None
     _registered.remove(process_set)
-    process_set._invalidate()
+    process_set.process_set_id = None
     return True
 
 

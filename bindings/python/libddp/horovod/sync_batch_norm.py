@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -35,8 +35,7 @@ class _Normalize(torch.autograd.Function):
         ctx.layer, ctx.shape = layer, shape
         if weight is None:
             return normalized
-        made: torch.Tensor = normalized * weight.view(shape) + bias.view(shape)
-        return made
+        return cast(torch.Tensor, normalized * weight.view(shape) + bias.view(shape))
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
@@ -80,5 +79,4 @@ class SyncBatchNorm(_BatchNorm):
         self._check_input_dim(input)
         if not (self.training or self.running_mean is None) or _job.size() == 1:
             return super().forward(input)
-        made: torch.Tensor = _operations.apply(_Normalize, input, self.weight, self.bias, self)
-        return made
+        return cast(torch.Tensor, _operations.apply(_Normalize, input, self.weight, self.bias, self))

@@ -4,8 +4,11 @@ The first call that moves data, a send or receive as well, is collective over th
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import socket
+import sys
+import threading
 import time
 from typing import Any
 
@@ -56,32 +59,24 @@ class _Alone:
 
     rank, size = 0, 1
 
-    def barrier(self) -> _Done:
+    def barrier(self, *_: Any) -> _Done:
         return _Done()
 
-    def broadcast(self, tensor: Any, root: int) -> _Done:
-        return _Done()
+    broadcast = all_reduce = barrier
 
-    def all_reduce(self, tensor: Any, op: str) -> _Done:
-        return _Done()
-
-    def all_gather(self, given: Any, into: Any) -> _Done:
+    def all_gather(self, given: Any, into: Any, counts: list[int] | None = None) -> _Done:
         into[...] = given
         return _Done()
 
-    def all_gather_v(self, given: Any, into: Any, counts: list[int]) -> _Done:
-        return self.all_gather(given, into)
-
-    all_to_all = all_gather
+    all_gather_v = all_to_all = all_gather
 
     def broadcast_object(self, obj: Any, root: int = 0) -> Any:
         return obj
 
-    def all_gather_object(self, obj: Any) -> list[Any]:
-        return [obj]
-
     def gather_object(self, obj: Any, root: int = 0) -> list[Any]:
         return [obj]
+
+    all_gather_object = gather_object
 
     def scatter_object(self, objects: Any, root: int = 0) -> Any:
         return objects[0]
@@ -122,7 +117,6 @@ def Query_thread() -> int:
 
 
 def Is_thread_main() -> bool:
-    import threading
     return threading.current_thread() is threading.main_thread()
 
 
@@ -138,17 +132,17 @@ def Finalize() -> None:
     """Waits until what this rank has sent is received, and for the other ranks. The World stays."""
     global _finalized
     if not _finalized:
-        _leave(_EXIT_PATIENCE)
+        _leave()
         _finalized = True
 
 
-def _leave(patience: float) -> None:
+def _leave() -> None:
     if COMM_WORLD._made is None or not libddp.initialized() or _process != os.getpid():
         return
-    limit = time.monotonic() + patience
+    limit = time.monotonic() + _EXIT_PATIENCE
     for box in list(boxes):
         box.flush(limit)
-    COMM_WORLD._made[0].barrier(timeout=patience).wait()
+    COMM_WORLD._made[0].barrier(timeout=_EXIT_PATIENCE).wait()
 
 
 _process = os.getpid()
@@ -156,12 +150,9 @@ _process = os.getpid()
 
 @atexit.register
 def _at_exit() -> None:
-    import sys
     if not _finalized and getattr(sys, "last_exc", getattr(sys, "last_value", None)) is None:
-        try:
-            _leave(_EXIT_PATIENCE)
-        except libddp.Error:  # the job ends, and its launcher says why
-            pass
+        with contextlib.suppress(libddp.Error):  # the job ends, and its launcher says why
+            _leave()
 
 
 def Get_processor_name() -> str:

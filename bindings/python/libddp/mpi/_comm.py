@@ -6,7 +6,7 @@ import os
 import pickle
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy
 
@@ -94,12 +94,10 @@ class Comm:
     # who
 
     def Get_rank(self) -> int:
-        rank: int = self._group.rank
-        return rank
+        return int(self._group.rank)
 
     def Get_size(self) -> int:
-        size: int = self._group.size
-        return size
+        return int(self._group.size)
 
     @property
     def rank(self) -> int:
@@ -184,19 +182,16 @@ class Comm:
     def barrier(self) -> None:
         self._group.barrier().wait()
 
-    def Barrier(self) -> None:
-        self.barrier()
+    Barrier = barrier
 
     def bcast(self, obj: Any, root: int = 0) -> Any:
         return self._group.broadcast_object(obj, root=_root(root, self.size))
 
     def allgather(self, sendobj: Any) -> list[Any]:
-        made: list[Any] = self._group.all_gather_object(sendobj)
-        return made
+        return list(self._group.all_gather_object(sendobj))
 
     def gather(self, sendobj: Any, root: int = 0) -> list[Any] | None:
-        made: list[Any] | None = self._group.gather_object(sendobj, root=_root(root, self.size))
-        return made
+        return cast("list[Any] | None", self._group.gather_object(sendobj, root=_root(root, self.size)))
 
     def scatter(self, sendobj: Any, root: int = 0) -> Any:
         return self._group.scatter_object(sendobj, root=_root(root, self.size))
@@ -257,21 +252,17 @@ class Comm:
         part = _buffers.parts(_buffers.Buffer(summed), self.size)[self.rank]
         _copy(_buffers.parse(recvbuf, writes=True).elements, part)
 
-    def Allgather(self, sendbuf: Any, recvbuf: Any) -> None:
-        self.Allgatherv(sendbuf, recvbuf)
-
     def Allgatherv(self, sendbuf: Any, recvbuf: Any) -> None:
         places = _buffers.parts(_buffers.parse(recvbuf, writes=True, ranks=self.size), self.size)
         own = places[self.rank] if sendbuf is IN_PLACE else _buffers.parse(sendbuf).elements
         counts = [each.nbytes for each in places]
-        _check_part(own, counts[self.rank])
+        if own.nbytes != (wanted := counts[self.rank]):
+            raise ValueError(f"this rank gives {own.nbytes} bytes, but the receiving buffer has {wanted} for it")
         gathered = numpy.empty(sum(counts), dtype=numpy.uint8)
         if gathered.size:
             self._group.all_gather_v(own.copy().view(numpy.uint8), gathered, counts).wait()
-        _spread(gathered, places)
-
-    def Gather(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
-        self.Gatherv(sendbuf, recvbuf, root)
+        for place, elements in zip(places, numpy.split(gathered, numpy.cumsum(counts))):
+            place.view(numpy.uint8)[...] = elements
 
     def Gatherv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
         if self.rank != _root(root, self.size):
@@ -282,9 +273,6 @@ class Comm:
         for place, elements in zip(places, self._group.gather_object(own, root=root)):
             _copy(place, elements)
 
-    def Scatter(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
-        self.Scatterv(sendbuf, recvbuf, root)
-
     def Scatterv(self, sendbuf: Any, recvbuf: Any, root: int = 0) -> None:
         given = None
         if self.rank == _root(root, self.size):
@@ -292,6 +280,8 @@ class Comm:
         part = self._group.scatter_object(given, root=root)
         if recvbuf is not IN_PLACE:
             _copy(_buffers.parse(recvbuf, writes=True).elements, part)
+
+    Allgather, Gather, Scatter = Allgatherv, Gatherv, Scatterv
 
     def Alltoall(self, sendbuf: Any, recvbuf: Any) -> None:
         into = _buffers.parse(recvbuf, writes=True, ranks=self.size).elements
@@ -347,8 +337,7 @@ class Comm:
 
         def finish(status: Status | None) -> Any:
             message = box.wait(receive)
-            if status is not None:
-                status._set(message.source, message.tag, message.payload.nbytes)
+            self._noted(message, status)
             return take(message)
 
         return Request(lambda: box.arrived(receive), finish, lambda: None if box.wait(receive) else None,
@@ -360,11 +349,9 @@ class Comm:
         if dest == PROC_NULL:
             return _complete()
         payload = _buffers.parse(buf).elements.view(numpy.uint8)
-        if payload.nbytes <= _LONGEST_COPY:
-            payload = payload.copy()
-            self._messages.send(payload, _root(dest, self.size), _tag(tag))
-            return _complete()
-        return Request(self._messages.send(payload, _root(dest, self.size), _tag(tag)), lambda _: None)
+        copied = payload.nbytes <= _LONGEST_COPY
+        sent = self._messages.send(payload.copy() if copied else payload, _root(dest, self.size), _tag(tag))
+        return _complete() if copied else Request(sent, lambda _: None)
 
     def Send(self, buf: Any, dest: int, tag: int = 0) -> None:
         self.Isend(buf, dest, tag).wait()
@@ -391,18 +378,18 @@ class Comm:
         sent.wait()
 
     def probe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> bool:
-        found = self._messages.probe(source, tag)
-        if status is not None:
-            status._set(found.source, found.tag, found.payload.nbytes)
-        return True
+        return self._noted(self._messages.probe(source, tag), status)
 
     def iprobe(self, source: int = ANY_SOURCE, tag: int = ANY_TAG, status: Status | None = None) -> bool:
-        found = self._messages.find(source, tag)
+        return self._noted(self._messages.find(source, tag), status)
+
+    Probe, Iprobe = probe, iprobe
+
+    @staticmethod
+    def _noted(found: Message | None, status: Status | None) -> bool:
         if found is not None and status is not None:
             status._set(found.source, found.tag, found.payload.nbytes)
         return found is not None
-
-    Probe, Iprobe = probe, iprobe
 
 
 class Intracomm(Comm):
@@ -444,22 +431,10 @@ def _tag(tag: int) -> int:
     return tag
 
 
-def _check_part(own: Any, expected: int) -> None:
-    if own.nbytes != expected:
-        raise ValueError(f"this rank gives {own.nbytes} bytes, but the receiving buffer has {expected} for it")
-
-
 def _copy(into: Any, elements: Any) -> None:
     if elements.nbytes > into.nbytes or elements.dtype.itemsize != into.dtype.itemsize:
         raise ValueError(f"{elements.size} elements of {elements.dtype} do not fit into {into.size} of {into.dtype}")
     into.reshape(-1)[:elements.size] = elements.reshape(-1).view(into.dtype)
-
-
-def _spread(gathered: Any, places: list[Any]) -> None:
-    at = 0
-    for place in places:
-        place.view(numpy.uint8)[...] = gathered[at:at + place.nbytes]
-        at += place.nbytes
 
 
 def _complete() -> Request:

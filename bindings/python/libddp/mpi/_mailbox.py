@@ -4,6 +4,7 @@ envelope in front, so that receives from any source, of any tag, and probes find
 from __future__ import annotations
 
 import collections
+import contextlib
 import threading
 import time
 import weakref
@@ -83,13 +84,12 @@ class Mailbox:
     def post(self, source: int, tag: int) -> Receive:
         receive = Receive(source, tag)
         with self._lock:
-            for message in self._unexpected:
-                if receive.fits(message):
-                    self._unexpected.remove(message)
-                    receive.message = message
-                    return receive
-            self._posted.append(receive)
-            self._advance()
+            receive.message = next(filter(receive.fits, self._unexpected), None)
+            if receive.message is not None:
+                self._unexpected.remove(receive.message)
+            else:
+                self._posted.append(receive)
+                self._advance()
         return receive
 
     def cancel(self, receive: Receive) -> bool:
@@ -130,10 +130,8 @@ class Mailbox:
             with self._lock:
                 awaited = [each[2] for each in self._arriving.values()]
             if len(awaited) == 1:  # which carries it on meanwhile
-                try:
+                with contextlib.suppress(libddp.Timeout):
                     awaited[0].wait(_LOOK)
-                except libddp.Timeout:
-                    pass
             else:
                 time.sleep(pause)
                 pause = min(pause + 20e-6, 1e-3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 import random
@@ -84,8 +85,7 @@ class Series:
 
     def summary(self, rank: int | None) -> Summary:
         """A copy of what is known. Fold before."""
-        moments = Moments()
-        moments.merge(self._moments)
+        moments = copy.copy(self._moments)
         return Summary(moments, [(list(self._kept), moments.count)], rank, moments.mean)
 
 
@@ -128,9 +128,7 @@ class Summary:
         self._rank, self._largest = rank, largest
 
     def copy(self) -> Summary:
-        moments = Moments()
-        moments.merge(self._moments)
-        return Summary(moments, list(self._samples), self._rank, self._largest)
+        return Summary(copy.copy(self._moments), list(self._samples), self._rank, self._largest)
 
     def merge(self, other: Summary) -> None:
         self._moments.merge(other._moments)

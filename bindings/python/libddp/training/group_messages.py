@@ -18,8 +18,7 @@ import torch
 import libddp
 from libddp import _errors
 from libddp._core import CompletionQueue
-
-from .parameter_server import problem
+from libddp._errors import problem
 
 HEADER = 16
 END, CALL, OWN = range(1, 4)

@@ -15,11 +15,12 @@ import torch
 
 import libddp
 from libddp import _errors
+from libddp._errors import problem
 
 from .group_messages import ANSWER_TAG, DTYPES, HEADER, OWN, Connection, Serving
 from .key_value_group import KeyValueServing
 from .key_value_server import KeyValueParameterServer
-from .parameter_server import AverageParameterServer, problem
+from .parameter_server import AverageParameterServer
 
 _DENSE, _SPARSE = OWN, OWN + 1
 _MOST_DIMENSIONS = 8
@@ -67,43 +68,35 @@ class GroupServer(Connection):
         if gradient.dtype not in DTYPES or gradient.dim() > _MOST_DIMENSIONS:
             raise problem("invalid_argument", f"sending bucket {bucket} to the parameter server",
                           f"{gradient.dtype} with {gradient.dim()} dimensions cannot be sent")
-        if gradient.is_sparse:
-            self._send_sparse(batch, bucket, gradient, future)
-        else:
-            self._send_dense(batch, bucket, gradient, future)
-        return future
-
-    def _send_dense(self, batch: int, bucket: int, gradient: torch.Tensor, future: torch.futures.Future[Any]) -> None:
-        memory = gradient.detach().to("cpu").contiguous()
-        header = [_DENSE, batch, bucket, DTYPES.index(gradient.dtype), gradient.dim(), *gradient.shape]
-        work = None
+        kind, send = (_SPARSE, self._send_sparse) if gradient.is_sparse else (_DENSE, self._send_dense)
         try:
-            if memory.numel():
-                # the average comes when the server has all of the gradient, so it may have the same memory
-                work = self._receive(memory, _tag(bucket, 1))
-            self._send(header, memory)
+            taken = send([kind, batch, bucket, DTYPES.index(gradient.dtype), gradient.dim(), *gradient.shape], bucket,
+                         gradient)
         except _errors.Error as error:
             future.set_result(error)
-            return
+        else:
+            self._answers.put(lambda: _settle(future, taken))
+        return future
+
+    def _send_dense(self, header: list[int], bucket: int, gradient: torch.Tensor) -> Callable[[], torch.Tensor]:
+        memory = gradient.detach().to("cpu").contiguous()
+        # the average comes when the server has all of the gradient, so it may have the same memory
+        work = self._receive(memory, _tag(bucket, 1)) if memory.numel() else None
+        self._send(header, memory)
 
         def taken() -> torch.Tensor:
             if work is not None:
                 work.wait()
             return gradient.copy_(memory) if memory.data_ptr() != gradient.data_ptr() else gradient
-        self._answers.put(lambda: _settle(future, taken))
+        return taken
 
-    def _send_sparse(self, batch: int, bucket: int, gradient: torch.Tensor, future: torch.futures.Future[Any]) -> None:
+    def _send_sparse(self, header: list[int], bucket: int, gradient: torch.Tensor) -> Callable[[], torch.Tensor]:
         whole = gradient.detach().coalesce().to("cpu")
         indices, values = whole.indices().contiguous(), whole.values().contiguous()
-        header = [_SPARSE, batch, bucket, DTYPES.index(gradient.dtype), gradient.dim(), *gradient.shape]
         header += [0] * (HEADER - 2 - len(header)) + [indices.shape[0], indices.shape[1]]
         size = torch.zeros(1, dtype=torch.int64)
-        try:
-            work = self._receive(size, _tag(bucket, 0))
-            self._send(header, indices, values)
-        except _errors.Error as error:
-            future.set_result(error)
-            return
+        work = self._receive(size, _tag(bucket, 0))
+        self._send(header, indices, values)
 
         def taken() -> torch.Tensor:
             work.wait()
@@ -114,7 +107,7 @@ class GroupServer(Connection):
             for each in works:
                 each.wait()
             return torch.sparse_coo_tensor(*mixed, whole.shape, is_coalesced=True, check_invariants=False).to(gradient.device)
-        self._answers.put(lambda: _settle(future, taken))
+        return taken
 
     def _deliver(self) -> None:
         while (next_ := self._answers.get()) is not None:
@@ -122,8 +115,7 @@ class GroupServer(Connection):
 
     def get_metrics(self) -> dict[str, list[float]]:
         """As Server's."""
-        found: dict[str, list[float]] = self._call("get_metrics")
-        return found
+        return dict(self._call("get_metrics"))
 
     def reset(self) -> None:
         """As Server's."""

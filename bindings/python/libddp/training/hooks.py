@@ -5,7 +5,7 @@ objects, not texts: torch looks at them.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -33,19 +33,19 @@ def hybrid_hook(state: BasicHookState, bucket: GradBucket) -> torch.futures.Futu
     with state.cref.metrics.measure(name, _C10D, state.get_key(index)):
         averaged = tensor / state.process_group_size
         dist.all_reduce(averaged, group=state.process_group)
-    future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
-    future.set_result(averaged)
-    return future
+    return _ended(averaged)
 
 
 def rpc_hook(state: BasicHookState, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Averages all buckets by the trainer's parameter server."""
-    return _by_server(state, bucket)
+    tensor = bucket.buffer()
+    return _asked(state, bucket, "rpc_sparse" if tensor.is_sparse else "rpc_dense",
+                  lambda: tensor if state.cref.use_cuda_rpc else tensor.cpu(), lambda found: found.to(tensor.device))
 
 
 def sparse_rpc_hook(state: BasicHookState, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Sparse buckets by the parameter server, dense ones by the process group."""
-    return _by_server(state, bucket) if bucket.buffer().is_sparse else _all_reduced(state, bucket, bucket.index())
+    return rpc_hook(state, bucket) if bucket.buffer().is_sparse else _all_reduced(state, bucket, bucket.index())
 
 
 def exact_rpc_hook(state: ExactHookState, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
@@ -53,11 +53,15 @@ def exact_rpc_hook(state: ExactHookState, bucket: GradBucket) -> torch.futures.F
     The bits are those of libddp.torch.exact_average_hook: they depend on the micro-batches alone."""
     leaves = state.add(bucket)
     if leaves < state.micro_batches:
-        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
-        future.set_result(bucket.buffer().zero_())  # the sums have it: the next micro-batch adds to nothing
-        return future
+        return _ended(bucket.buffer().zero_())  # the sums have it: the next micro-batch adds to nothing
     return _asked(state, bucket, "rpc_dense", lambda: state.take(bucket, leaves),
                   lambda found: state.means(bucket, found.to(bucket.buffer().device)))
+
+
+def _ended(tensor: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+    future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+    future.set_result(tensor)
+    return future
 
 
 def _backend_of(state: BasicHookState, tensor: torch.Tensor) -> str:
@@ -82,14 +86,7 @@ def _all_reduced(state: BasicHookState, bucket: GradBucket, index: int) -> torch
         trainer.record_end(_FUTURE, key)
         _noted(state, future)
         return tensor
-    averaged: torch.futures.Future[torch.Tensor] = work.get_future().then(end)
-    return averaged
-
-
-def _by_server(state: BasicHookState, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
-    tensor = bucket.buffer()
-    return _asked(state, bucket, "rpc_sparse" if tensor.is_sparse else "rpc_dense", lambda: tensor if state.cref.use_cuda_rpc else tensor.cpu(),
-                  lambda found: found.to(tensor.device))
+    return cast("torch.futures.Future[torch.Tensor]", work.get_future().then(end))
 
 
 def _asked(state: BasicHookState, bucket: GradBucket, name: str, sent: Callable[[], torch.Tensor],
@@ -108,8 +105,8 @@ def _asked(state: BasicHookState, bucket: GradBucket, name: str, sent: Callable[
             state.failure = state.failure or found
             raise found
         return taken(found)
-    averaged: torch.futures.Future[torch.Tensor] = trainer.server.average_gradient(state.batch_number, index, sent()).then(end)
-    return averaged
+    averaged = trainer.server.average_gradient(state.batch_number, index, sent()).then(end)
+    return cast("torch.futures.Future[torch.Tensor]", averaged)
 
 
 def _noted(state: BasicHookState, future: torch.futures.Future[Any]) -> Any:

@@ -12,11 +12,11 @@ from typing import Any
 import torch
 
 import libddp
+from libddp._errors import problem
 
 from . import exact_sums
 from .group_messages import ANSWER_TAG, DTYPES, FOREVER, OWN, PAYLOAD_TAG, Connection, Serving
-from .key_value_server import KeyValueParameterServer, Unit, shard_of
-from .parameter_server import problem
+from .key_value_server import KeyValueParameterServer, shard_of
 
 _PULL, _PUSH = OWN, OWN + 1
 _CALLS = ("get_metrics", "clear_metrics", "table")
@@ -182,7 +182,7 @@ class KeyValueServing(Serving):
     def _others(self) -> list[Iterator[libddp.Work]]:
         server = self._server
         server.begin(self._group.global_ranks, max(self._versions()))
-        server.announce = self._announce
+        server.announce = lambda unit: self._to_others(list(unit))
         return [self._other(number) for number in range(server.servers) if number != server.number]
 
     def _versions(self) -> list[int]:
@@ -200,9 +200,6 @@ class KeyValueServing(Serving):
     def _look(self) -> None:
         super()._look()
         self._server.expire()
-
-    def _announce(self, unit: Unit) -> None:
-        self._to_others(list(unit))
 
     def _to_others(self, words: list[int]) -> None:
         for number in range(self._servers):

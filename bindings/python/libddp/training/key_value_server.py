@@ -16,9 +16,11 @@ from typing import Any
 
 import torch
 
+from libddp._errors import problem
+
 from . import exact_sums
 from .metrics import MetricsLogger, method_metric
-from .parameter_server import ParameterServerBase, added, check_finite_values, describe_layout, divided, layout_of, problem
+from .parameter_server import ParameterServerBase, added, check_finite_values, describe_layout, divided, layout_of
 
 Unit = tuple[int, int]
 """What is applied at once: a batch of all trainers (batch, -1), or in asynchronous mode of one: (batch, trainer)."""

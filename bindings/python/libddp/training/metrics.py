@@ -374,6 +374,29 @@ class Measure(contextlib.ContextDecorator):
         self._logger.record_end(self._type, self._used)
 
 
+class Recording:
+    """What has a logger, by upstream's names."""
+
+    metrics: MetricsLogger
+    """Where its methods are measured."""
+
+    def record_start(self, type: str, key: Hashable, name: str, cuda: bool | None = None) -> None:
+        """As MetricsLogger.record_start()."""
+        self.metrics.record_start(type, key, name, cuda)
+
+    def record_end(self, type: str, key: Hashable) -> None:
+        """As MetricsLogger.record_end()."""
+        self.metrics.record_end(type, key)
+
+    def get_metrics(self) -> dict[str, list[float]]:
+        """Seconds by "type,name"."""
+        return self.metrics.get_processed_metrics()
+
+    def clear_metrics(self) -> None:
+        """Forgets what was measured."""
+        self.metrics.clear_metrics()
+
+
 class Measured(Protocol):
     """An object with a logger: what method_metric() decorates the methods of."""
 
@@ -396,10 +419,9 @@ def method_metric(name: str, type: str = "method_metric", cuda: bool | None = No
 
 def _all_of(group: Any, own: Any) -> list[Any]:
     if hasattr(group, "all_gather_object"):
-        gathered: list[Any] = group.all_gather_object(own)
-        return gathered
+        return list(group.all_gather_object(own))
     import torch.distributed as dist
-    gathered = [None] * dist.get_world_size(group)
+    gathered: list[Any] = [None] * dist.get_world_size(group)
     dist.all_gather_object(gathered, own, group=group)
     return gathered
 

@@ -16,9 +16,10 @@ import torch
 from torch.distributed import rpc
 
 from libddp import _errors
+from libddp._errors import problem
 
 from . import exact_sums
-from .metrics import MetricsLogger, method_metric
+from .metrics import MetricsLogger, Recording, method_metric
 
 Answer = Callable[["torch.Tensor | _errors.Error"], None]
 _EQUAL_BUCKETS = "all trainers need the same buckets: equal models, and wrappers with equal arguments"
@@ -26,13 +27,7 @@ _WATCHED = 0.05  # of the timeout: how late a missing gradient may be reported
 _PIECE = 1 << 16  # elements, that stay in a processor's cache
 
 
-def problem(code: str, attempted: str, cause: str, ranks: Sequence[int] = (), hint: str = "") -> _errors.Error:
-    """A libddp.Error with its line."""
-    named = f" [ranks {', '.join(map(str, ranks))}]" if ranks else ""
-    return _errors.make(code, f"{attempted}: {cause}{named}" + (f"; {hint}" if hint else ""), attempted, cause, "", tuple(ranks), hint)
-
-
-class ParameterServerBase(ABC):
+class ParameterServerBase(Recording, ABC):
     """Metrics of a server. Upstream's names; `cuda` in its methods means: measured in the device's current stream."""
 
     PARAMETER_SERVER_BATCH_METRIC = "parameter_server_batch_metric"
@@ -68,14 +63,6 @@ class ParameterServerBase(ABC):
     def reset_state(server_rref: Any) -> None:
         """Forgets batches, failures and metrics."""
 
-    def record_start(self, type: str, key: Hashable, name: str, cuda: bool | None = None) -> None:
-        """As MetricsLogger.record_start()."""
-        self.metrics.record_start(type, key, name, cuda)
-
-    def record_end(self, type: str, key: Hashable) -> None:
-        """As MetricsLogger.record_end()."""
-        self.metrics.record_end(type, key)
-
     def record_straggler_start(self, key: Hashable, cuda: bool | None = None) -> None:
         """At a bucket's first gradient."""
         self.record_start(self.PARAMETER_SERVER_STRAGGLER_METRIC, key, self.PARAM_INDEX_STRAGGLER, cuda)
@@ -94,14 +81,6 @@ class ParameterServerBase(ABC):
 
     record_method = staticmethod(method_metric)
     """Decorates a method: each call is a metric."""
-
-    def get_metrics(self) -> dict[str, list[float]]:
-        """Seconds by "type,name"."""
-        return self.metrics.get_processed_metrics()
-
-    def clear_metrics(self) -> None:
-        """Forgets what was measured."""
-        self.metrics.clear_metrics()
 
 
 class _Bucket:

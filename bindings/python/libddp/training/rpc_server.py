@@ -11,8 +11,9 @@ from torch.distributed import rpc
 import libddp
 import libddp.torch
 from libddp import _errors
+from libddp._errors import problem
 
-from .parameter_server import AverageParameterServer, problem, rpc_format
+from .parameter_server import AverageParameterServer, rpc_format
 
 _SLACK = 2.0  # seconds by which a trainer waits longer than the server, which knows the late trainer
 _serving: AverageParameterServer | None = None
@@ -46,8 +47,7 @@ def _served() -> AverageParameterServer:
 
 
 def _get_metrics(reference: Any) -> dict[str, list[float]]:
-    found: dict[str, list[float]] = reference.local_value().get_metrics()
-    return found
+    return dict(reference.local_value().get_metrics())
 
 
 def reference_of(name: str) -> Any:
@@ -95,8 +95,7 @@ class RpcServer:
 
     def get_metrics(self) -> dict[str, list[float]]:
         """As Server's."""
-        found: dict[str, list[float]] = self._call("asking for the server's metrics", _get_metrics)
-        return found
+        return dict(self._call("asking for the server's metrics", _get_metrics))
 
     def reset(self) -> None:
         """As Server's."""

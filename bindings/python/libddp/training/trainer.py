@@ -9,15 +9,16 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from libddp._errors import problem
+
 from .group_server import Server
-from .metrics import MetricsLogger, method_metric
-from .parameter_server import problem
+from .metrics import MetricsLogger, Recording, method_metric
 from .rpc_server import RpcServer
 
 _LOGGED_EPOCHS = 5
 
 
-class TrainerBase(ABC):
+class TrainerBase(Recording, ABC):
     """Metrics of a trainer. Upstream's names; `cuda` in its methods means: measured in the device's current stream; default: if the
     trainer's device is a CUDA device."""
 
@@ -41,14 +42,6 @@ class TrainerBase(ABC):
     @abstractmethod
     def train(self, model: torch.nn.Module, data: list[Any]) -> None:
         """Trains the model."""
-
-    def record_start(self, type: str, key: Hashable, name: str, cuda: bool | None = None) -> None:
-        """As MetricsLogger.record_start()."""
-        self.metrics.record_start(type, key, name, cuda)
-
-    def record_end(self, type: str, key: Hashable) -> None:
-        """As MetricsLogger.record_end()."""
-        self.metrics.record_end(type, key)
 
     def record_batch_start(self, key: Hashable, cuda: bool | None = None) -> None:
         """At the start of an iteration."""
@@ -76,14 +69,6 @@ class TrainerBase(ABC):
 
     methodmetric = staticmethod(method_metric)
     """Decorates a method: each call is a metric, which ends also if the method raises."""
-
-    def get_metrics(self) -> dict[str, list[float]]:
-        """Seconds by "type,name"."""
-        return self.metrics.get_processed_metrics()
-
-    def clear_metrics(self) -> None:
-        """Forgets what was measured."""
-        self.metrics.clear_metrics()
 
 
 class DdpTrainer(TrainerBase):

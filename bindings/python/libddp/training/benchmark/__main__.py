@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sys
-from typing import NoReturn
 
 import libddp
 from libddp import _errors, _programs
 
-from .options import Plan, Wrong, dashed, parser, plans_of
+from .options import Wrong, dashed, parser, plans_of
 
 _EXIT_USAGE = 2
 
@@ -16,15 +15,6 @@ _EXIT_USAGE = 2
 def _complain(lines: list[str]) -> None:
     for line in lines:
         print(f"libddp.training.benchmark: {line}", file=sys.stderr)
-
-
-def _start(ranks: int) -> NoReturn:
-    """Becomes ddprun with this command line in each rank."""
-    _programs.start("ddprun", ["-n", str(ranks), "--no-python", sys.executable, "-m", "libddp.training.benchmark", *sys.argv[1:]])
-
-
-def _needed(plans: list[Plan]) -> int:
-    return max(plan.trainers for plan in plans) + max(plan.servers for plan in plans)
 
 
 def main() -> int:
@@ -35,16 +25,17 @@ def main() -> int:
     except Wrong as wrong:
         _complain(wrong.lines)
         return _EXIT_USAGE
-    needed = _needed(plans)
+    trainers, servers = max(plan.trainers for plan in plans), max(plan.servers for plan in plans)
+    needed = trainers + servers
     world = libddp.init()
     if world.world_size != needed:
         alone = world.source == "single"
         size = world.world_size
         world.close()
-        if alone:
-            _start(needed)
-        _complain([f"{needed} ranks are needed ({max(plan.trainers for plan in plans)} trainers, {max(plan.servers for plan in plans)} servers), "
-                   f"the launcher started {size}"])
+        if alone:  # becomes ddprun with this command line in each rank
+            _programs.start("ddprun", ["-n", str(needed), "--no-python", sys.executable, "-m",
+                                       "libddp.training.benchmark", *sys.argv[1:]])
+        _complain([f"{needed} ranks are needed ({trainers} trainers, {servers} servers), the launcher started {size}"])
         return _EXIT_USAGE
     from . import run
     try:

@@ -1,4 +1,5 @@
-"""The benchmark's command line and configurations, checked before anything starts. Imports no torch."""
+"""The benchmark's experiments, by upstream's names, command line and configurations, checked before anything starts.
+Imports no torch."""
 
 from __future__ import annotations
 
@@ -11,8 +12,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from . import plot
-from .experiments import EXPERIMENTS, Experiment
+from . import tables
 
 KINDS = ("data", "model", "server", "trainer")
 TRANSPORTS = ("group", "rpc")
@@ -27,6 +27,42 @@ _KNOWN_KEYS = {"DummyData": {"max_val", "sample_count", "sample_length", "sparsi
                "DummyModel": {"num_embeddings", "embedding_dim", "dense_input_size", "dense_output_size", "dense_layers_count", "sparse"},
                "AverageParameterServer": {"timeout"}, "DdpTrainer": set()}
 _KNOWN_KEYS |= {"DummyModelSparse": _KNOWN_KEYS["DummyModel"], "AverageBatchParameterServer": _KNOWN_KEYS["AverageParameterServer"]}
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+    """Defaults of an experiment; flags of the command line replace them."""
+
+    name: str
+    ddp_hook: str
+    backend: str
+    server: str = ""
+    model: str = "DummyModel"
+    ntrainer: int = 2
+    ncudatrainer: int = 0
+    nserver: int = 0
+    ncudaserver: int = 0
+    transport: str = "group"
+
+
+def _all() -> dict[str, Experiment]:
+    on_cuda: dict[str, Any] = {"ntrainer": 0, "ncudatrainer": 2}
+    made = [Experiment("ddp_allreduce", "allreduce_hook", "ddp"),
+            Experiment("ddp_nccl_allreduce", "allreduce_hook", "nccl", **on_cuda),
+            Experiment("ddp_gloo_allreduce", "allreduce_hook", "gloo"),
+            Experiment("ddp_gloo_nccl_allreduce", "hybrid_hook", "multi", model="DummyModelSparse", **on_cuda)]
+    for batch, server in (("", "AverageParameterServer"), ("_batch", "AverageBatchParameterServer")):
+        made.append(Experiment(f"ddp{batch}_cpu_rpc", "rpc_hook", "ddp", server, nserver=1))
+        made.append(Experiment(f"ddp{batch}_cuda_rpc", "rpc_hook", "nccl", server, ncudaserver=1, **on_cuda))
+        served: dict[str, dict[str, Any]] = {"cpu": {"nserver": 1}, "cuda": {"ncudaserver": 1}}
+        for device, servers in served.items():
+            made.append(Experiment(f"ddp{batch}_{device}_sparse_rpc_nccl_allreduce", "sparse_rpc_hook", "nccl", server,
+                                   "DummyModelSparse", **on_cuda, **servers))
+    return {each.name: each for each in made}
+
+
+EXPERIMENTS = _all()
+"""Upstream's eleven, and ddp_allreduce, on the backend "ddp"."""
 
 
 class Wrong(Exception):
@@ -136,7 +172,7 @@ def plans_of(options: argparse.Namespace) -> list[Plan]:
         problems.append("--compare needs experiments with equal trainers; give --ntrainer and --ncudatrainer")
     if options.epochs == 0 or options.batch_size == 0:
         problems.append("--epochs and --batch-size are 1 at least")
-    if options.plot and (problem := plot.problem_of(options.plot)) is not None:
+    if options.plot and (problem := tables.plot_problem(options.plot)) is not None:
         problems.append(problem)
     for flag in ("csv", "json", "plot"):
         path = getattr(options, flag)

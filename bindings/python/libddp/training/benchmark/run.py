@@ -20,7 +20,7 @@ from .._statistics import Summary
 from ..group_server import Server
 from ..metrics import merged
 from ..parameter_server import AverageParameterServer
-from . import plot, tables, workload
+from . import tables, workload
 from .options import Plan
 
 Measured = dict[str, dict[str, Summary]]
@@ -57,7 +57,7 @@ def _report(results: dict[str, list[tables.Table]], options: argparse.Namespace)
     if len(results) > 1:
         print(tables.compared(of_trainers), flush=True)
     if options.plot:
-        plot.write(options.plot, of_trainers)
+        tables.write_plot(options.plot, of_trainers)
     if options.csv:
         tables.write_csv(options.csv, results)
     if options.json:
@@ -176,5 +176,4 @@ class _Run:
                 dist.barrier(self._group)
         if connection is not None:
             connection.close()
-        summaries: dict[str, Summary] = trainer.metrics.summaries()
-        return summaries
+        return dict(trainer.metrics.summaries())

@@ -1,17 +1,22 @@
-"""The benchmark's tables as upstream prints them, and the same as CSV and JSON."""
+"""The benchmark's tables as upstream prints them, and the same as CSV, as JSON and as bars."""
 
 from __future__ import annotations
 
 import csv
 import dataclasses
+import importlib
+import importlib.util
 import json
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from .._statistics import Statistics
 
 COLUMNS = ("name", "min", "max", "mean", "variance", "stdev")
 _WIDE = ("p95", "slowest_rank")
+_PLOTS = (".svg", ".png")
 Table = tuple[str, Mapping[str, Statistics]]
 """What it is for ("trainer=0", "all server"), and its rows."""
 
@@ -78,3 +83,33 @@ def write_json(path: str, experiments: Mapping[str, Sequence[Table]]) -> None:
     with open(path, "w", encoding="utf-8") as file:
         json.dump(content, file, indent=1)
         file.write("\n")
+
+
+def plot_problem(path: str) -> str | None:
+    """Why no plot can be written there, without loading matplotlib."""
+    if Path(path).suffix.lower() not in _PLOTS:
+        return f"--plot {path}: give a name that ends in {' or '.join(_PLOTS)}"
+    if importlib.util.find_spec("matplotlib") is None:
+        return f"--plot {path}: matplotlib is not installed; pip install matplotlib"
+    return None
+
+
+def write_plot(path: str, means: Mapping[str, Mapping[str, Statistics]]) -> None:
+    """A chart for each of the trainers' metrics, a bar for each experiment: means in ms, with lines of one standard
+    deviation to both sides. means: by experiment, metrics of all trainers."""
+    matplotlib: Any = importlib.import_module("matplotlib")
+    Figure: Any = importlib.import_module("matplotlib.figure").Figure
+    names = sorted({name for table in means.values() for name in table})
+    with matplotlib.rc_context({"svg.fonttype": "none", "savefig.dpi": 150}):  # text that can be found and copied
+        figure = Figure(figsize=(8, 0.6 + len(names) * (0.7 + 0.35 * len(means))), layout="constrained")
+        axes = figure.subplots(len(names), 1, squeeze=False)[:, 0]
+        for name, chart in zip(names, axes):
+            titles = [title for title, table in means.items() if name in table]
+            found = [means[title][name] for title in titles]
+            spread = [each.stdev * 1e3 if each.count > 1 else 0.0 for each in found]
+            chart.barh(titles, [each.mean * 1e3 for each in found], xerr=spread, capsize=3)
+            chart.invert_yaxis()
+            chart.set_xlim(left=0)
+            chart.set_title(name, loc="left", fontsize=10)
+        axes[-1].set_xlabel("ms, mean and standard deviation, of all trainers")
+        figure.savefig(path)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 
 
@@ -20,8 +22,7 @@ class DummyModel(torch.nn.Module):
 
     def forward(self, words: torch.Tensor) -> torch.Tensor:
         """words: int64 [batch, sample_length]; gives [batch, dense_output_size]."""
-        result: torch.Tensor = self.dense(self.embedding(words))
-        return result
+        return cast(torch.Tensor, self.dense(self.embedding(words)))
 
 
 class DummyData(torch.utils.data.Dataset[tuple[torch.Tensor, torch.Tensor]]):
