@@ -77,6 +77,8 @@ def _step_without_graph_breaks(module):  # torch.optim.optimizer
 def _know_defaults(module):  # torch
     if COMPILER not in sys.modules:
         module._dynamo = _Unused(COMPILER, utils=_Unused(COMPILER + ".utils", get_optimize_ddp_mode=lambda: "ddp_optimizer"))
+    if META_KERNELS not in sys.modules and hasattr(module._C, "_set_generator_metaclass"):  # else torch._prims does it
+        module._C._set_generator_metaclass(importlib.import_module("torch._opaque_base").OpaqueBaseMeta)
 
 
 def _fake_with_meta_kernels(module):  # torch._subclasses.fake_tensor
