@@ -116,7 +116,7 @@ def _adasum_of_two(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     dot = torch.dot(one, other)
     squares = torch.dot(one, one), torch.dot(other, other)
     factors = [1.0 - dot / (2.0 * square) if square > 0 else torch.ones((), dtype=one.dtype) for square in squares]
-    return cast(torch.Tensor, factors[0] * one + factors[1] * other)
+    return factors[0] * one + factors[1] * other
 
 
 def _adasum_tree(gathered: torch.Tensor) -> torch.Tensor:
