@@ -43,6 +43,9 @@ class Exchange {
     check();
   }
 
+  /// What rank @p rank puts in at @p place; small, so that sums are exact.
+  static float value(int rank, std::size_t place) { return static_cast<float>(rank + 1 + static_cast<int>(place % 7)); }
+
  private:
   bool in_place() const {
     return kind_ == OperationKind::all_reduce || kind_ == OperationKind::reduce || kind_ == OperationKind::broadcast;
@@ -60,8 +63,6 @@ class Exchange {
   }
   TensorView output() { return in_place() ? TensorView(input_) : TensorView(other_); }
 
-  /// What rank @p rank puts in at @p place; small, so that sums are exact.
-  static float value(int rank, std::size_t place) { return static_cast<float>(rank + 1 + static_cast<int>(place % 7)); }
   float sum(std::size_t place) const {
     float total = 0;
     for (int rank = 0; rank < ranks_; ++rank) total += value(rank, place);
