@@ -353,6 +353,10 @@ not ok 5 another
   [ "$output" = $'style\npython tests/python/test_libddp_torch.py tests/python/test_libddp_torch_cuda.py tests/python/test_libtorch.py\npackaging tests/packaging/api_docs.bats tests/packaging/install.bats' ]
   run -0 affected bindings/python/libddp/_progress.py
   [ "$output" = $'style\npython\npackaging tests/packaging/api_docs.bats\ncluster tests/cluster/python.bats' ]
+  run -0 affected tests/multiproc/fault_exchange.hpp
+  [ "$output" = $'style\nmultiproc fault_matrix_multiproc\ntsan fault_matrix_multiproc' ]
+  run -0 affected benchmarks/flight/flight.cpp
+  [ "$output" = $'style\ncommands tests/commands/benchmarks_run.bats\nseparate benchmarks/flight/flight.cpp' ]
   run -0 affected docs/reference/observability.md
   has "unit hang_test"
   run -0 affected docs/reference/environment.md
