@@ -117,8 +117,10 @@ TEST_F(FakeNcclTest, LaunchesOfNonBlockingCommunicatorsComeLater) {
   fake_nccl_faults("AllReduce@0#1=launch_hang");
   with_ranks(2, Mode::non_blocking, [](Rank& rank) {
     const Buffer data = one();
-    EXPECT_EQ(all_reduce(rank, data), ncclInProgress);
+    const ncclResult_t launching = all_reduce(rank, data);
+    EXPECT_THAT(launching, AnyOf(ncclInProgress, ncclSuccess));  // it may be through before the call returns
     if (rank.rank == 0) {
+      EXPECT_EQ(launching, ncclInProgress);
       EXPECT_TRUE(rank.device.idle());
       void* handle = nullptr;
       EXPECT_EQ(fake()->comm_register(rank.comm, data.get(), sizeof(float), &handle), ncclSuccess);
@@ -141,7 +143,7 @@ TEST_F(FakeNcclTest, LaunchesOfNonBlockingCommunicatorsComeLater) {
 TEST_F(FakeNcclTest, FinalizeOnceAndDestroyOnce) {
   with_ranks(2, Mode::non_blocking, [](Rank& rank) {
     const Buffer data = one();
-    EXPECT_EQ(all_reduce(rank, data), ncclInProgress);
+    EXPECT_THAT(all_reduce(rank, data), AnyOf(ncclInProgress, ncclSuccess));
     EXPECT_EQ(settle(rank.comm), ncclSuccess);
     const ncclResult_t finalizing = fake()->comm_finalize(rank.comm);
     EXPECT_THAT(finalizing, AnyOf(ncclInProgress, ncclSuccess));
@@ -166,7 +168,7 @@ TEST_F(FakeNcclTest, RevokeStopsWorkAndLeavesSplit) {
   with_ranks(3, Mode::non_blocking, [](Rank& rank) {
     const Buffer data = one();
     if (rank.rank != 2) {  // the third never comes
-      EXPECT_EQ(all_reduce(rank, data), ncclInProgress);
+      EXPECT_THAT(all_reduce(rank, data), AnyOf(ncclInProgress, ncclSuccess));
       EXPECT_EQ(settle(rank.comm), ncclSuccess);
       EXPECT_FALSE(rank.device.idle());
     }
