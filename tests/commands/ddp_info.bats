@@ -10,7 +10,7 @@ setup_file() {
   local folder
   root=$(cd "$BATS_TEST_DIRNAME/../.." && pwd)
   export MACHINES=$root/tests/topologies
-  for folder in ${DDP_BIN_DIR:-"$root/build/bin" "$root/build/dev/bin"}; do
+  for folder in "${DDP_BIN_DIR:-$root/build/bin}" "$root/build/dev/bin"; do
     if [ -x "$folder/ddp-info" ]; then
       export INFO=$folder/ddp-info DDPRUN=$folder/ddprun
       break

@@ -175,24 +175,25 @@ PYTHON
 
 @test "status, summary and colours are for terminals only" {
   type script >/dev/null || skip "needs script, of util-linux"
+  PATH=${DDPRUN%/*}:$PATH # its folder may have a blank
   on_terminal() { TERM=xterm SHELL=/bin/sh script -qec "$*" /dev/null </dev/null; }
-  run on_terminal "$DDPRUN" --nproc-per-node 2 -t 1 --log-dir logs echo hello
+  run on_terminal ddprun --nproc-per-node 2 -t 1 --log-dir logs echo hello
   echo "$output"
   [ "$status" -eq 0 ]
   [[ $output == *$'\e[36m[default0]:\e[0mhello'* ]]
   [[ $output == *"ddprun: 2 ranks on 1 node succeeded after "* ]]
-  run on_terminal "$DDPRUN --nproc-per-node 2 -t 1 --log-dir logs echo hello 2>err | tee out"
+  run on_terminal "ddprun --nproc-per-node 2 -t 1 --log-dir logs echo hello 2>err | tee out"
   [ "$(sort out)" = $'[default0]:hello\n[default1]:hello' ]
   [ ! -s err ]
-  run on_terminal "$DDPRUN -t 3 --log-dir logs sh -c 'echo hello; echo there >&2' 2>err"
+  run on_terminal "ddprun -t 3 --log-dir logs sh -c 'echo hello; echo there >&2' 2>err"
   [[ $output == *$'\e[36m[default0]:\e[0mhello'* ]]
   [ "$(cat err)" = "[default0]:there" ]
-  run on_terminal "$DDPRUN -t 3 --log-dir logs sh -c 'echo hello; echo there >&2' | tee out"
+  run on_terminal "ddprun -t 3 --log-dir logs sh -c 'echo hello; echo there >&2' | tee out"
   [[ $output == *$'\e[36m[default0]:\e[0mthere'* ]]
   [ "$(cat out)" = "[default0]:hello" ]
-  run on_terminal "$DDPRUN" sh -c "'exit 85'"
+  run on_terminal ddprun sh -c "'exit 85'"
   [ "$status" -eq 85 ]
   [[ $output == *$'\e[1;31mRoot Cause ('*"exitcode  : 85 "* && $output != *"succeeded after"* ]]
-  NO_COLOR=1 run on_terminal "$DDPRUN" sh -c "'exit 85'"
+  NO_COLOR=1 run on_terminal ddprun sh -c "'exit 85'"
   [[ $output == *"Root Cause ("* && $output != *$'\e[1;31m'* ]]
 }

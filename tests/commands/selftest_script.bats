@@ -53,6 +53,7 @@ on_this_node() {
 @test "ddp-selftest --local: a node with everything passes, line by line" {
   local_stack "optional XX helper=YY"
   [ -e "$plugin" ] || skip "needs the plugin for srun, which was not built"
+  [[ $plugin != *' '* ]] || skip "plugstack.conf has no names with blanks"
   local_stack "optional $plugin helper=$bin/ddp-step # libddp's"
   on_this_node 0 --expect-plugin
   for check in ddprun libraries plugin ddp-step; do [[ $output =~ (^|$'\n')n7" "+PASS" "+$check" " ]]; done
@@ -73,6 +74,7 @@ on_this_node() {
   on_this_node 1
   [[ $output =~ FAIL" "+plugin" "+[^$'\n']*/nowhere/spank_ddp.so ]]
   [ -e "$plugin" ] || skip "needs the plugin for srun, which was not built"
+  [[ $plugin != *' '* ]] || skip "plugstack.conf has no names with blanks"
   echo "no library" >"$BATS_TEST_TMPDIR/spank_ddp.so"
   local_stack "optional $BATS_TEST_TMPDIR/spank_ddp.so"
   on_this_node 1

@@ -83,6 +83,7 @@ END
   found=0
   for image in "$DDP_BIN_DIR"/../device/*.fatbin; do
     [ "$(stat -c %s "$image")" -lt $((10 << 20)) ]
+    cp "$image" . && image=${image##*/} # cuobjdump cuts its path at a blank
     run -0 "$cuobjdump" --list-elf --list-ptx "$image"
     echo "$output"
     for architecture in 80 90 "$last"; do [[ "$output" == *".sm_$architecture.cubin"* ]]; done

@@ -41,7 +41,7 @@ expect_facts() {
 @test "Open MPI's mpirun: ranks in containers, whose host names differ, are on one node" {
   unshare --uts true 2>/dev/null || skip "namespaces are not permitted"
   run timeout 60 mpirun --allow-run-as-root --oversubscribe -n 3 unshare --uts bash -c \
-    "echo box\$OMPI_COMM_WORLD_RANK >/proc/sys/kernel/hostname; exec $rank_program collectives"
+    "echo box\$OMPI_COMM_WORLD_RANK >/proc/sys/kernel/hostname; exec '$rank_program' collectives"
   [ "$status" -eq 0 ] || { echo "$output"; return 1; }
   expect_all 3 DONE
 }
@@ -115,7 +115,7 @@ print(f"SUM {world.rank} of {world.size} is {world.allreduce(world.rank)}, {node
 
 @test "under ddprun, survivors of a killed rank name it, and the report puts it first" {
   run timeout 60 "$bin/ddprun" --nproc-per-node 4 --failure-grace 10 bash -c \
-    'if [ $RANK = 2 ]; then (sleep 2; kill -KILL $$$$) & fi; exec '"$rank_program loop 60 100000"
+    'if [ $RANK = 2 ]; then (sleep 2; kill -KILL $$$$) & fi; exec "$0" loop 60 100000' "$rank_program"
   [ "$status" -eq 137 ] || { echo "status $status"; echo "$output"; return 1; }
   expect_all 3 "code=peer_lost ranks=[2]"
   root_cause=$(grep -n "SIGKILL" <<<"$output" | head -1 | cut -d: -f1)
@@ -126,7 +126,7 @@ print(f"SUM {world.rank} of {world.size} is {world.allreduce(world.rank)}, {node
 
 @test "under ddprun, survivors of a stopped rank name it, and the report puts it first" {
   run timeout 60 "$bin/ddprun" --nproc-per-node 3 --shutdown-timeout 2 bash -c \
-    'if [ $RANK = 1 ]; then (sleep 2; kill -STOP $$$$) & fi; exec '"$rank_program loop 8 100000"
+    'if [ $RANK = 1 ]; then (sleep 2; kill -STOP $$$$) & fi; exec "$0" loop 8 100000' "$rank_program"
   [ "$status" -eq 3 ] || { echo "status $status"; echo "$output"; return 1; }
   expect_all 2 "code=peer_lost ranks=[1]"
   [[ "$output" == *"SIGSTOP"* ]]
