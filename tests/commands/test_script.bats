@@ -356,7 +356,7 @@ not ok 5 another
   run -0 affected tests/multiproc/fault_exchange.hpp
   [ "$output" = $'style\nmultiproc fault_matrix_multiproc\ntsan fault_matrix_multiproc' ]
   run -0 affected benchmarks/flight/flight.cpp
-  [ "$output" = $'style\ncommands tests/commands/benchmarks_run.bats\nseparate benchmarks/flight/flight.cpp' ]
+  [ "$output" = $'style\ncommands tests/commands/benchmarks_run.bats' ]
   run -0 affected docs/reference/observability.md
   has "unit hang_test"
   run -0 affected docs/reference/environment.md
