@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import collections
-import functools
-import itertools
 import os
 import sys
 import threading
@@ -25,9 +22,8 @@ class Job:
         self.world, self.group, self.named, self.timeout = world, group, named, timeout
         self.ranks = list(group.global_ranks)
         self.rank, self.size = group.rank, group.size
-        # the operations without a name of each kind and process set: ranks submit them in one order; one call is atomic
-        self.numbers: dict[tuple[str, int], Iterator[int]] = collections.defaultdict(
-            functools.partial(itertools.count, 1))
+        # counts the operations without a name of each kind and process set: ranks submit them in one order
+        self.numbers: dict[tuple[str, int], Iterator[int]] = {}
         self.joins = 0  # behind one, ranks count anew: they may have come to unlike numbers
         nodes = [world.node_of(each) for each in self.ranks]
         own = nodes[self.rank]

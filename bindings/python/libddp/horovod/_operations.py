@@ -59,7 +59,7 @@ def label(kind: str, name: str | None, number: int) -> str:
         return name
     job = _job.job()
     made = Unnamed(f"{kind}.noname.{job.joins}." if job.joins else f"{kind}.noname.")
-    made.number = next(job.numbers[made, number])
+    made.number = next(job.numbers.setdefault((made, number), itertools.count(1)))  # both atomic
     return made
 
 
