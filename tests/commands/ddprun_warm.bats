@@ -132,9 +132,10 @@ os.kill(int(ready()[1]), signal.SIGKILL)'
 elastic='import os, time
 generation, rank = os.environ["DDP_GENERATION"], os.environ["RANK"]
 open(os.environ["NOTES"] + "/interface." + generation, "w").write(os.environ.get("GLOO_SOCKET_IFNAME", ""))
-with open(os.environ["NOTES"] + "/new", "w") as note:
+new = os.environ["NOTES"] + "/new.%s.%s" % (generation, rank)
+with open(new, "w") as note:
     note.write("%d\n" % os.getpid())
-os.rename(os.environ["NOTES"] + "/new", os.environ["NOTES"] + "/pid.%s.%s" % (generation, rank))
+os.rename(new, os.environ["NOTES"] + "/pid.%s.%s" % (generation, rank))
 while not os.path.exists("go"):
     time.sleep(0.02)'
 

@@ -30,7 +30,10 @@ setup() {
 teardown() { ddprun_jobs_teardown; }
 
 ddprun_jobs_teardown() {
-  local pid note
+  local pid note name
+  if [ -z "${BATS_TEST_COMPLETED:-}" ]; then # bats shows it where the test failed
+    for name in "${!agents[@]}"; do sed "s/^/agent $name: /" "$BATS_TEST_TMPDIR/agent.$name"; done
+  fi
   for pid in $launcher "${agents[@]}"; do kill -KILL "$pid" 2>/dev/null || true; done
   for note in "$NOTES"/pid.*; do
     if [ -e "$note" ]; then kill -KILL "$(cat "$note")" 2>/dev/null || true; fi
