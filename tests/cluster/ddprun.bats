@@ -39,7 +39,7 @@ blocks_are() {
 }
 
 @test "a batch script needs nothing but the call" {
-  printf '#!/bin/sh\n#SBATCH -N3 --ntasks-per-node=2 --cpus-per-task=2\n%s --nproc-per-node 2 sh -c %q\n' \
+  printf '#!/bin/sh\n#SBATCH -N3 --ntasks-per-node=2 --cpus-per-task=2\n"%s" --nproc-per-node 2 sh -c %q\n' \
     "$bin/ddprun" "$facts" >"$shared/job.sh"
   on_ctl sbatch -o "$shared/out" "$shared/job.sh"
   eventually 60 blocks_are 2 2 2
@@ -47,7 +47,7 @@ blocks_are() {
 
 # sbatch and salloc hand on what describes the task (SLURM_STEP_ID, ...), as under `srun --pty bash`.
 @test "a batch script and an allocation that were made inside a task are no tasks" {
-  printf '#!/bin/sh\n%s --nproc-per-node 2 sh -c %q\n' "$bin/ddprun" "$facts" >"$shared/job.sh"
+  printf '#!/bin/sh\n"%s" --nproc-per-node 2 sh -c %q\n' "$bin/ddprun" "$facts" >"$shared/job.sh"
   srun -w n3 -N1 -n1 sbatch -N3 -o "$shared/out" "$shared/job.sh"
   eventually 60 blocks_are 2 2 2
   run srun -w n3 -N1 -n1 salloc -Q -N2 "$bin/ddprun" --nproc-per-node 2 sh -c "$facts"
@@ -113,7 +113,7 @@ blocks_are() {
 }
 
 @test "a batch job that a worker submits is no worker" {
-  printf '#!/bin/bash\n%s --nproc-per-node 2 sh -c %q\n' "$bin/ddprun" "$facts" >"$shared/script"
+  printf '#!/bin/bash\n"%s" --nproc-per-node 2 sh -c %q\n' "$bin/ddprun" "$facts" >"$shared/script"
   run allocation -N1 "$bin/ddprun" sbatch -Q -W -N2 -o "$shared/out" "$shared/script"
   succeeded
   blocks_are 2 2 || { expect_blocks 2 2; return 1; }

@@ -14,14 +14,14 @@ batch() {
 @test "a loop over a list of runs runs each line, on two nodes as on one" {
   local nodes
   printf 'run %s\n' a b c >"$shared/list"
-  printf '#!/bin/bash\nwhile read -r line; do %s --nproc-per-node 1 sh -c "echo $line"; done <%s\n' \
+  printf '#!/bin/bash\nwhile read -r line; do "%s" --nproc-per-node 1 sh -c "echo $line"; done <"%s"\n' \
     "$bin/ddprun" "$shared/list" >"$shared/job.sh"
   for nodes in 1 2; do
     batch -N$nodes
     [ "$(sort <<<"$output" | uniq -c | sed 's/^ *//')" = "$(printf "$nodes run %s\n" a b c)" ] || { echo "$output"; return 1; }
   done
   # from a pipe, and with a rank 0 that reads a line
-  printf '#!/bin/bash\ncat %s | { %s sh -c '\''[ $RANK != 0 ] || { read -r line; echo "got $line"; }'\''; read -r line; echo "left $line"; }\n' \
+  printf '#!/bin/bash\ncat "%s" | { "%s" sh -c '\''[ $RANK != 0 ] || { read -r line; echo "got $line"; }'\''; read -r line; echo "left $line"; }\n' \
     "$shared/list" "$bin/ddprun" >"$shared/job.sh"
   batch -N2
   [ "$output" = $'got run a\nleft run b' ] || { echo "$output"; return 1; }
@@ -34,14 +34,14 @@ first='sh -c '\''echo "rank $RANK $(hostname)"'\'''
   run on_ctl env SLURM_HOSTFILE="$shared/order" srun -n3 -m arbitrary --mpi=pmix "$bin/ddprun" sh -c 'echo "rank $RANK $(hostname)"'
   succeeded
   [ "$(sort <<<"$output")" = $'rank 0 n2\nrank 1 n0\nrank 2 n3' ] || { echo "$output"; return 1; }
-  printf '#!/bin/sh\n%s %s\necho first two\n%s --nnodes 2 %s\n' "$bin/ddprun" "$first" "$bin/ddprun" "$first" >"$shared/job.sh"
+  printf '#!/bin/sh\n"%s" %s\necho first two\n"%s" --nnodes 2 %s\n' "$bin/ddprun" "$first" "$bin/ddprun" "$first" >"$shared/job.sh"
   export SLURM_HOSTFILE=$shared/order
   batch -n3 -m arbitrary
   [ "$(sed '/first two/,$d' <<<"$output" | sort)" = $'rank 0 n2\nrank 1 n0\nrank 2 n3' ] || { echo "$output"; return 1; }
   [ "$(sed '1,/first two/d' <<<"$output" | sort)" = $'rank 0 n2\nrank 1 n0' ] || { echo "$output"; return 1; }
   # a list of ranks, as for srun: two on each node; and rank 0's node has standard input
   printf '%s\n' n3 n3 n1 n1 >"$shared/order"
-  printf '#!/bin/sh\necho typed | %s --nproc-per-node 2 sh -c '\''[ $RANK != 0 ] || cat; echo "rank $RANK $(hostname)"'\''\n' "$bin/ddprun" >"$shared/job.sh"
+  printf '#!/bin/sh\necho typed | "%s" --nproc-per-node 2 sh -c '\''[ $RANK != 0 ] || cat; echo "rank $RANK $(hostname)"'\''\n' "$bin/ddprun" >"$shared/job.sh"
   batch -n4 -m arbitrary
   [ "$(sort <<<"$output")" = $'rank 0 n3\nrank 1 n3\nrank 2 n1\nrank 3 n1\ntyped' ] || { echo "$output"; return 1; }
 }

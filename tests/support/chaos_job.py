@@ -32,7 +32,7 @@ sleep 0.$RANK
 """
 TRAINS = """#!/bin/bash
 echo "UP $TORCHELASTIC_RESTART_COUNT"
-exec {bin}/train_digits --epochs 1000000
+exec {train_digits} --epochs 1000000
 """
 PROCESSES = "ddprun|ddprun-attempt|worker|train_digits"
 DAEMON = "sleep 98765"
@@ -67,7 +67,8 @@ class Job:
     def __init__(self, plan, binaries, folder):
         self.plan, self.folder = plan, folder
         self.worker = folder / "worker"
-        self.worker.write_text({"trains": TRAINS.format(bin=binaries), "daemons": DAEMONS, "waits": WAITS}[plan.program])
+        trains = TRAINS.format(train_digits=shlex.quote(str(binaries / "train_digits")))
+        self.worker.write_text({"trains": trains, "daemons": DAEMONS, "waits": WAITS}[plan.program])
         self.worker.chmod(0o755)
         self.end_file = folder / "worker.end"
         self.report = folder / "report.json"
