@@ -275,6 +275,7 @@ std::optional<Deadline> Coordinator::next_deadline() const {
     consider(attempt_->supervisor().next_deadline());
     consider(attempt_->modex().absences().next_deadline());
     consider(state_.notice.next_deadline());
+    consider(state_.held_until);
     if (!state_.hang_ended) consider(state_.hang.next_look());
   }
   if (in(AttemptPhase::cleaning)) consider(state_.give_up_at);
@@ -293,6 +294,7 @@ void Coordinator::time_passed() {
   give_up_preparing();
   if (in(AttemptPhase::running)) {
     lose_accused();
+    take_held_ends();
     Supervisor& supervisor = attempt_->supervisor();
     if (supervisor.killing() && expired(supervisor.next_deadline())) give_up_silent_nodes(state_.asked_at);
     follow(supervisor.time_passed(clock_()));

@@ -161,8 +161,10 @@ class Coordinator {
     diagnostics::HangInquiry hang{};
     bool hang_ended = false;  ///< the job has begun to end
     bool change_pending = false;
-    bool change_announced = false;          ///< by an Announce, though it may have been withdrawn
-    bool slurm_ends_leavers = false;        ///< a node that is to leave has little time
+    bool change_announced = false;                              ///< by an Announce, though it may have been withdrawn
+    bool slurm_ends_leavers = false;                            ///< a node that is to leave has little time
+    std::vector<std::pair<int, control::RankEnded>> held_ends;  ///< by rank; see slurm_may_end()
+    std::optional<Deadline> held_until;
     control::NodesChange told{};            ///< to all nodes
     std::optional<HangReport> hang_report;  ///< for the outcome
   };
@@ -181,6 +183,9 @@ class Coordinator {
   void handle_started(AttemptNode& node, const control::RanksStarted& message);
   void handle_failed(AttemptNode& node, const control::AttemptFailed& message);
   void handle_rank(int rank, const control::RankEnded& message);
+  bool slurm_may_end(int rank, const RankEnd& end) const;
+  void take_held_ends();
+  void rank_ended(int rank, const control::RankEnded& message);
   void handle_rank(int rank, const control::RankAborted& message);
   void handle_rank(int rank, const control::RankStopped& message);
   void note_accusation(const AttemptNode& accuser, const RankTraces& traces);

@@ -2,8 +2,10 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <chrono>
 #include <optional>
 #include <type_traits>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -13,6 +15,9 @@
 
 namespace ddp::launcher {
 namespace {
+
+// slurmstepd signals the processes of a step one after the other.
+constexpr std::chrono::seconds kLeaverPatience{2};
 
 /// Nothing for messages that belong to no attempt.
 std::optional<int> epoch_of(const control::Message& message) {
@@ -212,6 +217,29 @@ void Coordinator::handle_failed(AttemptNode& node, const control::AttemptFailed&
 }
 
 void Coordinator::handle_rank(int rank, const control::RankEnded& message) {
+  if (state_.held_ends.empty()) {
+    if (!slurm_may_end(rank, message.end)) return rank_ended(rank, message);
+    state_.held_until = after(kLeaverPatience);
+  }
+  state_.held_ends.emplace_back(rank, message);
+}
+
+/// Slurm, when it ends another allocation, may signal ranks before their agent, whose word makes that a leave. Until
+/// then, what ends after them may have lost them.
+bool Coordinator::slurm_may_end(int rank, const RankEnd& end) const {
+  const int link = attempt_->node_with(rank).link;
+  if (!attempt_->supervisor().running() || !membership_.is_guest(link) || !membership_.may_leave(link)) return false;
+  return std::any_of(options_.ending_signals.begin(), options_.ending_signals.end(),
+                     [&](int signal) { return end.exit_status() == 128 + signal; });
+}
+
+void Coordinator::take_held_ends() {
+  if (attempt_->supervisor().running() && !expired(state_.held_until)) return;
+  state_.held_until.reset();
+  for (const auto& [rank, message] : std::exchange(state_.held_ends, {})) rank_ended(rank, message);
+}
+
+void Coordinator::rank_ended(int rank, const control::RankEnded& message) {
   const RankEnd& end = message.end;
   events_.detail(fmt::format("rank {} ended: {}", rank,
                              end.by_signal ? base::signal_name(end.code) : fmt::format("exit code {}", end.code)));

@@ -115,6 +115,8 @@ class Supervisor {
   /// When to call time_passed() next; nothing while no limit runs.
   std::optional<Deadline> next_deadline() const { return phase_end_; }
 
+  /// Nothing ends the ranks yet.
+  bool running() const { return phase_ == Phase::running; }
   /// Stacks are being read.
   bool examining() const { return phase_ == Phase::examining; }
   /// Ranks end for another generation, within a grace.

@@ -136,7 +136,7 @@ def main():
     file, *ways = sys.argv[1:]
     with open(file, encoding="utf-8") as text:
         recorded = {program: list(map(bytes.fromhex, sessions)) for program, sessions in json.load(text).items()}
-    os.nice(19)  # the processors are the job's: what a stranger on a host of his own would leave it
+    os.nice(10)  # the processors are the job's: what a stranger on a host of his own would leave it
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     os.set_blocking(0, False)
     attacker, pending, next_strike = Attacker(recorded, ways), b"", 0

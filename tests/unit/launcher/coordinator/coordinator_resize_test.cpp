@@ -481,14 +481,55 @@ TEST(CoordinatorResize, TheEndOfAnotherAllocationIsItsNodesLeave) {
 }
 
 TEST(CoordinatorResize, RanksThatSlurmSignalsWithTheirAgentHaveNotFailed) {
+  for (const bool agent_first : {true, false}) {
+    for (const bool by_signal : {true, false}) {
+      CoordinatorJob job;
+      run_allocation(job);
+      const int guest = bring_in(job);
+      const control::SignalReceived signal{.signal = SIGTERM, .by_slurm = true};
+      if (agent_first) job.say(guest, signal);
+      for (int local = 0; local < kRanksPerNode; ++local) {
+        control::RankEnded ended = rank_ended(local, by_signal ? SIGTERM : 143, 1);
+        ended.end.by_signal = by_signal;
+        job.say(guest, ended);
+      }
+      if (!agent_first) {
+        job.say(1, rank_ended(0, 1, 1));  // it has lost them
+        job.pass(1s);
+        EXPECT_THAT(job.heard_texts(0), IsEmpty());
+        job.say(guest, signal);
+      }
+      EXPECT_THAT(job.heard_texts(0), Contains("SignalRanks SIGTERM groups"));
+      for (const int link : {0, 1}) job.end_ranks(link, 143, 1);
+      for (const int link : {0, 1, guest}) job.say(link, control::AttemptCleaned{.epoch = 1});
+      EXPECT_EQ(job.goings.back(), "generation 2: 2 of 3, without c");
+      EXPECT_THAT(job.restarts, IsEmpty());
+    }
+  }
+}
+
+TEST(CoordinatorResize, RanksOfAnotherAllocationThatSomebodyElseEndsHaveFailed) {
   CoordinatorJob job;
   run_allocation(job);
   const int guest = bring_in(job);
-  job.say(guest, control::SignalReceived{.signal = SIGTERM, .by_slurm = true});
+  job.say(guest, rank_ended(0, 143, 1));
+  job.pass(1s);
+  EXPECT_THAT(job.heard_texts(0), IsEmpty());
+  job.pass(1s);
+  EXPECT_THAT(job.heard_texts(0), Contains("SignalRanks SIGTERM groups"));
   for (const int link : {guest, 0, 1}) job.end_ranks(link, 143, 1);
-  for (const int link : {0, 1, guest}) job.say(link, control::AttemptCleaned{.epoch = 1});
-  EXPECT_EQ(job.goings.back(), "generation 2: 2 of 3, without c");
-  EXPECT_THAT(job.restarts, IsEmpty());
+  EXPECT_EQ(job.coordinator().exit_status(), 143);
+}
+
+TEST(CoordinatorResize, WhatElseEndsTheJobWaitsForNoWordOfSlurm) {
+  CoordinatorJob job;
+  run_allocation(job);
+  const int guest = bring_in(job);
+  job.say(guest, rank_ended(0, 143, 1));
+  job.say(0, control::SignalReceived{.signal = SIGTERM, .by_slurm = true});
+  job.say(guest, rank_ended(1, 143, 1));
+  for (const int link : {0, 1}) job.end_ranks(link, 143, 1);
+  EXPECT_THAT(job.heard_texts(0), Contains(testing::StartsWith("EndAttempt")));
 }
 
 TEST(CoordinatorResize, AnAllocationThatCannotJoinHearsWhyBeforeItStartsAgents) {
