@@ -52,8 +52,8 @@ def test_worlds_of_a_part_of_the_ranks_begin_beside_each_other():
 def test_a_program_ends_with_operations_that_nobody_waits_for():
     program = ("import libddp.horovod as hvd, torch; hvd.init()\n"
                "handles = [hvd.allreduce_async(torch.ones(1000), name=f'{each}') for each in range(50)]\n"
-               "hvd.barrier()\n"
-               "alone = hvd.allreduce_async(torch.ones(1), name='alone') if hvd.rank() == 0 else None\n")
+               "alone = hvd.allreduce_async(torch.ones(1), name='alone') if hvd.rank() == 0 else None\n"
+               "hvd.barrier()\n")  # before which none may have shut down
     done = run(BIN / "ddprun", "-n", 2, "--no-python", sys.executable, "-c", program)
     assert done.returncode == 0 and not done.stderr, done.stdout + done.stderr
 

@@ -181,7 +181,7 @@ TEST(PacketTrain, ASlowPathIsMeasuredAndAFastOneIsFast) {
   const ProbeResult slow = measure(listener, answers.token());
   EXPECT_EQ(slow.packet, PacketEnd::passed);
   // A relay that sleeps too long, and is then in a hurry, lets some trains through faster; one that is kept, slower.
-  EXPECT_GE(slow.path_mbps, 5);
+  EXPECT_GE(slow.path_mbps, 1);
   EXPECT_LE(slow.path_mbps, 100);
 }
 
