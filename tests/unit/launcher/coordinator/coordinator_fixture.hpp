@@ -169,6 +169,12 @@ class CoordinatorJob {
   void end_ranks(int link, int code, int epoch = 0) {
     for (int local = 0; local < kRanksPerNode; ++local) say(link, rank_ended(local, code, epoch));
   }
+  /// All ranks of a and b end by SIGTERM's order, and both have cleaned up.
+  void end_generation(int epoch = 0) {
+    for (const int link : {0, 1}) end_ranks(link, 143, epoch);
+    forget_all();
+    for (const int link : {0, 1}) say(link, control::AttemptCleaned{.epoch = epoch});
+  }
 
  private:
   void make_coordinator() {

@@ -24,13 +24,6 @@ void run_open(CoordinatorJob& job, int most, int least = 1) {
   job.forget_all();
 }
 
-/// All ranks of a and b end by SIGTERM's order, and both have cleaned up.
-void end_generation(CoordinatorJob& job, int epoch = 0) {
-  for (const int link : {0, 1}) job.end_ranks(link, 143, epoch);
-  job.forget_all();
-  for (const int link : {0, 1}) job.say(link, control::AttemptCleaned{.epoch = epoch});
-}
-
 TEST(CoordinatorResize, ANodeThatJoinsStartsAGenerationWithAllAndSpendsNoRestart) {
   CoordinatorJob job;
   run_open(job, 4);
@@ -44,7 +37,7 @@ TEST(CoordinatorResize, ANodeThatJoinsStartsAGenerationWithAllAndSpendsNoRestart
   EXPECT_EQ(job.heard_texts(0), end_of_ranks(1));
   job.forget_all();
   EXPECT_THAT(job.heard_texts(late), IsEmpty());
-  end_generation(job);
+  job.end_generation();
   EXPECT_THAT(job.goings, ElementsAre("generation 1: 2 of 2, with 0"));
   EXPECT_THAT(job.restarts, IsEmpty());
   const auto plan = job.heard_one<control::PrepareAttempt>(late);
@@ -185,7 +178,7 @@ TEST(CoordinatorResize, WithFinishANodeThatLeavesWaitsForTheGraceAlsoBehindOneTh
     EXPECT_EQ(job.heard_texts(0), joins ? Texts{} : Texts{"NodesChange 0 pending"});
     job.pass(1s);
     EXPECT_THAT(job.heard_texts(0), ElementsAre("SignalRanks SIGTERM groups", "SignalRanks SIGCONT groups"));
-    end_generation(job);
+    job.end_generation();
     EXPECT_THAT(job.goings,
                 ElementsAre(joins ? "generation 1: 1 of 2, with c, without b" : "generation 1: 1 of 2, without b"));
   }
@@ -213,7 +206,7 @@ TEST(CoordinatorResize, AgentsGetTheLeadersGraceForTheirLeave) {
     job.say(late, hello("c"));
     job.pass(2s);
     job.pass(60s);
-    end_generation(job);
+    job.end_generation();
     const auto plan = job.heard_one<control::PrepareAttempt>(late);
     EXPECT_TRUE(plan.elastic);
     EXPECT_EQ(plan.leave_grace_ms, how == How::stop ? 0 : 60'000);
@@ -338,7 +331,7 @@ TEST(CoordinatorResize, ANewcomerThatCannotStartItsRanksLeavesAndTheOthersGoOn) 
   const int late = job.connect();
   job.say(late, hello("c"));
   job.pass(2s);
-  end_generation(job);
+  job.end_generation();
   job.forget_all();
   job.say(late, control::AttemptFailed{.epoch = 1, .message = "no such program", .exit_status = 127});
   for (const int link : {0, 1, late}) job.say(link, control::AttemptCleaned{.epoch = 1});
@@ -354,7 +347,7 @@ TEST(CoordinatorResize, ANodeThatDoesNotPrepareItsRanksIsWaitedForOnce) {
     const int late = job.connect();
     job.say(late, hello("c"));
     job.pass(2s);
-    end_generation(job);
+    job.end_generation();
     job.forget_all();
     const int slow = newcomer ? late : 1;
     for (const int link : {0, 1, late}) {
@@ -392,7 +385,7 @@ TEST(CoordinatorResize, WhereTooFewAreLeftItWaitsAndThenFails) {
   job.options.membership.join_timeout = 60s;
   run_open(job, 3, 2);
   job.say(1, control::SignalReceived{.signal = SIGTERM, .by_slurm = false});
-  end_generation(job);
+  job.end_generation();
   EXPECT_THAT(job.heard_texts(1), Contains("Finish 0"));
   EXPECT_THAT(job.notes, ElementsAre(HasSubstr("nodes have left; 1 node is left, and --nnodes=2:3 needs 2: waiting")));
   EXPECT_THAT(job.heard_texts(0), IsEmpty());
@@ -421,133 +414,6 @@ TEST(CoordinatorResize, RanksThatAskForAnotherStartAtOnceEndTheJobWithOneMessage
   EXPECT_EQ(job.coordinator().exit_status(), 1);
 }
 
-control::Hello of_allocation(const std::string& allocation, const std::string& host, std::int64_t order) {
-  control::Hello joining = hello(host);
-  joining.allocation = allocation;
-  joining.order = order;
-  return joining;
-}
-
-/// Nodes a and b of Slurm job 7 run; two more may join.
-void run_allocation(CoordinatorJob& job) {
-  job.options.membership.min_nodes = 1;
-  job.options.membership.max_nodes = 4;
-  job.options.membership.absent = 2;
-  job.options.membership.allocation = "7";
-  job.options.membership.joinable = true;
-  job.connect();
-  job.connect();
-  for (const int link : {0, 1}) job.say(link, of_allocation("7", link == 0 ? "a" : "b", link));
-  for (const int link : {1, 0}) job.say(link, control::AttemptPrepared{.epoch = 0, .store_port = 29500});
-  job.forget_all();
-}
-
-/// Node c of Slurm job 8 joins.
-int bring_in(CoordinatorJob& job) {
-  const int guest = job.connect();
-  job.say(guest, of_allocation("8", "c", 0));
-  EXPECT_THAT(job.heard_texts(guest), ElementsAre("JoinTaken"));
-  job.pass(2s);
-  end_generation(job);
-  EXPECT_THAT(job.goings, ElementsAre("generation 1: 2 of 2, with c"));
-  for (const int link : {guest, 1, 0}) job.say(link, control::AttemptPrepared{.epoch = 1, .store_port = 29500});
-  job.forget_all();
-  return guest;
-}
-
-TEST(CoordinatorResize, TheEndOfAnotherAllocationIsItsNodesLeave) {
-  for (const bool by_slurm : {true, false}) {  // scancel; SIGTERM to the ddprun that has started the agents
-    CoordinatorJob job;
-    job.options.resize = {.how = ResizeManner::How::signal, .signal = SIGUSR2, .grace = 60s};
-    run_allocation(job);
-    const int front = job.connect();
-    job.say(front, control::AllocationHello{.allocation = "8", .host = "c", .pid = 9});
-    EXPECT_THAT(job.heard_texts(front), ElementsAre("JoinTaken"));
-    const int guest = bring_in(job);
-    job.say(by_slurm ? guest : front, control::SignalReceived{.signal = SIGTERM, .by_slurm = by_slurm});
-    EXPECT_THAT(job.heard_texts(0), ElementsAre("NodesChange 0 pending", "SignalRanks SIGUSR2"));
-    job.pass(16s);
-    const testing::Matcher<Texts> nothing = IsEmpty();  // Slurm does not wait for long
-    EXPECT_THAT(job.heard_texts(0),
-                by_slurm ? testing::Matcher<Texts>(Contains("SignalRanks SIGTERM groups")) : nothing);
-    for (const int link : {0, 1, guest}) job.end_ranks(link, 0, 1);
-    job.forget_all();
-    for (const int link : {0, 1, guest}) job.say(link, control::AttemptCleaned{.epoch = 1});
-    EXPECT_THAT(job.heard_texts(guest), ElementsAre("Finish 0"));
-    EXPECT_EQ(job.goings.back(), "generation 2: 2 of 3, without c");
-    job.lose(front);
-    EXPECT_THAT(job.notes, testing::Not(Contains(HasSubstr("lost"))));
-  }
-}
-
-TEST(CoordinatorResize, RanksThatSlurmSignalsWithTheirAgentHaveNotFailed) {
-  for (const bool agent_first : {true, false}) {
-    for (const bool by_signal : {true, false}) {
-      CoordinatorJob job;
-      run_allocation(job);
-      const int guest = bring_in(job);
-      const control::SignalReceived signal{.signal = SIGTERM, .by_slurm = true};
-      if (agent_first) job.say(guest, signal);
-      for (int local = 0; local < kRanksPerNode; ++local) {
-        control::RankEnded ended = rank_ended(local, by_signal ? SIGTERM : 143, 1);
-        ended.end.by_signal = by_signal;
-        job.say(guest, ended);
-      }
-      if (!agent_first) {
-        job.say(1, rank_ended(0, 1, 1));  // it has lost them
-        job.pass(1s);
-        EXPECT_THAT(job.heard_texts(0), IsEmpty());
-        job.say(guest, signal);
-      }
-      EXPECT_THAT(job.heard_texts(0), Contains("SignalRanks SIGTERM groups"));
-      for (const int link : {0, 1}) job.end_ranks(link, 143, 1);
-      for (const int link : {0, 1, guest}) job.say(link, control::AttemptCleaned{.epoch = 1});
-      EXPECT_EQ(job.goings.back(), "generation 2: 2 of 3, without c");
-      EXPECT_THAT(job.restarts, IsEmpty());
-    }
-  }
-}
-
-TEST(CoordinatorResize, RanksOfAnotherAllocationThatSomebodyElseEndsHaveFailed) {
-  CoordinatorJob job;
-  run_allocation(job);
-  const int guest = bring_in(job);
-  job.say(guest, rank_ended(0, 143, 1));
-  job.pass(1s);
-  EXPECT_THAT(job.heard_texts(0), IsEmpty());
-  job.pass(1s);
-  EXPECT_THAT(job.heard_texts(0), Contains("SignalRanks SIGTERM groups"));
-  for (const int link : {guest, 0, 1}) job.end_ranks(link, 143, 1);
-  EXPECT_EQ(job.coordinator().exit_status(), 143);
-}
-
-TEST(CoordinatorResize, WhatElseEndsTheJobWaitsForNoWordOfSlurm) {
-  CoordinatorJob job;
-  run_allocation(job);
-  const int guest = bring_in(job);
-  job.say(guest, rank_ended(0, 143, 1));
-  job.say(0, control::SignalReceived{.signal = SIGTERM, .by_slurm = true});
-  job.say(guest, rank_ended(1, 143, 1));
-  for (const int link : {0, 1}) job.end_ranks(link, 143, 1);
-  EXPECT_THAT(job.heard_texts(0), Contains(testing::StartsWith("EndAttempt")));
-}
-
-TEST(CoordinatorResize, AnAllocationThatCannotJoinHearsWhyBeforeItStartsAgents) {
-  CoordinatorJob fixed;
-  fixed.run();
-  const int late = fixed.connect();
-  fixed.say(late, control::AllocationHello{.allocation = "8", .host = "c", .pid = 9});
-  EXPECT_EQ(fixed.heard_one<control::Finish>(late).message,
-            "the job's nodes are fixed (--nnodes MIN:MAX lets others join)");
-  CoordinatorJob full;
-  full.options.membership.max_nodes = 2;
-  run_allocation(full);
-  for (int order = 0; order < 6; ++order) full.say(full.connect(), of_allocation("8", "c", order));
-  const int more = full.connect();
-  full.say(more, control::AllocationHello{.allocation = "9", .host = "d", .pid = 9});
-  EXPECT_EQ(full.heard_one<control::Finish>(more).message, "the job already has its 4 nodes and as many spares");
-}
-
 /// What ddp-info resize hears.
 control::Finish ask(CoordinatorJob& job, int nodes, const std::string& drain = {}) {
   const int link = job.connect();
@@ -563,7 +429,7 @@ TEST(CoordinatorResize, AUserLetsNodesWaitAndTakePartAgain) {
   EXPECT_EQ(fewer.message, "b is to wait as a spare");
   EXPECT_EQ(job.heard_texts(0), end_of_ranks(0));
   job.forget_all();
-  end_generation(job);
+  job.end_generation();
   EXPECT_EQ(job.goings.back(), "generation 1: 1 of 2, b waits, by ddp-info resize on h");
   EXPECT_THAT(job.heard_texts(1), ElementsAre("JoinTaken as a spare"));
   EXPECT_EQ(job.heard_one<control::PrepareAttempt>(0).nodes.size(), 1U);
@@ -581,7 +447,7 @@ TEST(CoordinatorResize, ANodeThatAUserLetWaitTakesALostNodesPlace) {
   CoordinatorJob job;
   run_open(job, 2);
   ask(job, 1);
-  end_generation(job);
+  job.end_generation();
   job.say(0, control::AttemptPrepared{.epoch = 1, .store_port = 29500});
   job.forget_all();
   job.say(1, control::SignalReceived{.signal = SIGTERM, .by_slurm = false});
@@ -597,7 +463,7 @@ TEST(CoordinatorResize, AHostLeavesWhereAUserWantsIt) {
   EXPECT_EQ(ask(job, 0, "z").message, "z is not among the job's nodes");
   EXPECT_EQ(ask(job, 0, "b").message, "b is to leave");
   job.forget_all();
-  end_generation(job);
+  job.end_generation();
   EXPECT_EQ(job.goings.back(), "generation 1: 1 of 2, by ddp-info resize on h, without b");
   EXPECT_THAT(job.heard_texts(1), ElementsAre("Finish 0"));
 }
