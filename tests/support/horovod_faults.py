@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import time
+from datetime import timedelta
 
 import libddp
 import libddp.horovod as hvd
@@ -149,6 +150,7 @@ def struck(rank, size):
     """A rank is killed or stopped, at a moment of its own, among operations of all kinds in random and in learned orders."""
     victim, how, after = os.environ["STRUCK"].split()
     victim, pids = int(victim), hvd.allgather_object(os.getpid())
+    store = torch.distributed.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
     pair = hvd.add_process_set([0, size - 1])
     whole = time.monotonic()  # when the last step was
 
@@ -180,20 +182,25 @@ def struck(rank, size):
     handles = {}
     if rank == victim:
         threading.Timer(float(after), os.kill, (os.getpid(), getattr(signal, how))).start()
-    error = refused(hvd.HorovodInternalError, steps)
-    assert error.ranks == (victim,), (error.code, error.ranks, str(error))
-    assert error.code == "peer_lost" or (how == "SIGSTOP" and error.code == "timeout"), error
-    seconds = time.monotonic() - whole
-    assert seconds < (10 if how == "SIGKILL" else 30), seconds
-    for handle in list(handles.values())[1:]:  # some may have ended before
-        try:
-            hvd.synchronize(handle)
-        except hvd.HorovodInternalError as other:
-            assert other.ranks == (victim,), other
-    refused(hvd.HorovodInternalError, lambda: hvd.allreduce(torch.ones(1), name="after"))
-    sys.stdout.write(f"after {seconds:.2f} s: {error}\n")
-    if rank == (victim + 1) % size and how == "SIGSTOP":
-        os.kill(pids[victim], signal.SIGKILL)
+    try:
+        error = refused(hvd.HorovodInternalError, steps)
+        # None ends before all have noticed: they would have lost that one, too.
+        store.set(f"noticed {rank}", "")
+        store.wait([f"noticed {each}" for each in range(size) if each != victim], timedelta(seconds=60))
+        assert error.ranks == (victim,), (error.code, error.ranks, str(error))
+        assert error.code == "peer_lost" or (how == "SIGSTOP" and error.code == "timeout"), error
+        seconds = time.monotonic() - whole
+        assert seconds < (10 if how == "SIGKILL" else 30), seconds
+        for handle in list(handles.values())[1:]:  # some may have ended before
+            try:
+                hvd.synchronize(handle)
+            except hvd.HorovodInternalError as other:
+                assert other.ranks == (victim,), other
+        refused(hvd.HorovodInternalError, lambda: hvd.allreduce(torch.ones(1), name="after"))
+        sys.stdout.write(f"after {seconds:.2f} s: {error}\n")
+    finally:
+        if rank == (victim + 1) % size and how == "SIGSTOP":
+            os.kill(pids[victim], signal.SIGKILL)
 
 
 @check
